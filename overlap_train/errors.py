@@ -20,8 +20,8 @@ OverlapTrainError
     ├── QueueFullError           a bounded queue was full for too long
     └── SchedulerClosedError     the scheduler, or the model in it, was closed
 
-All of them can be pickled and copied with their attributes and notes, so they reach the parent of a worker
-process; an attribute that cannot be pickled arrives as its text. As of any exception, the causes stay behind.
+All of them can be pickled, so they reach the parent of a worker process. As of any exception, the causes stay
+behind; a `ValidationWorkerError` arrives without the class and the attributes of its cause.
 
 Each carries a note with the place of its paragraph in `docs/troubleshooting.md`. Python prints it under the
 message (from 3.11 on). The reasons of an `OverlapError` carry such places themselves.
@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import builtins
 import functools
-import pickle
 from collections.abc import Sequence
 from typing import Any
 
@@ -72,13 +71,6 @@ class OverlapTrainError(Exception):
         super().__init__(*args)
         _note_the_paragraph_of(self)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        kind, other = type(self), vars(type(self)).get("_other")
-        if other is not None:  # which may exist in this process only
-            kind, other = ValidationWorkerError, other if _portable(other) is other else None
-        args = tuple(map(_portable, self.args))
-        return _rebuilt, (kind, args, other), {name: _portable(v) for name, v in vars(self).items()}
-
 
 class OverlapError(OverlapTrainError):
     """A training would have to wait for its validations, and has `ValidationPolicy(overlap="require")`.
@@ -91,6 +83,9 @@ class OverlapError(OverlapTrainError):
         first = 'overlap="require", but the training would wait because:'
         Exception.__init__(self, "\n".join([first, *map(str, reasons)]))  # each reason names its paragraph
         self.reasons = tuple(reasons)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.reasons,)
 
 
 class ValidationWorkerError(OverlapTrainError):
@@ -106,6 +101,10 @@ class ValidationWorkerError(OverlapTrainError):
         _note_the_paragraph_of(self)
         self.epoch = epoch
         self.shard = shard
+
+    def __reduce__(self) -> tuple[Any, ...]:  # whose class may exist in this process only
+        make = functools.partial(ValidationWorkerError, epoch=self.epoch, shard=self.shard)
+        return make, (str(self),), {"__notes__": list(vars(self)["__notes__"])}
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
@@ -143,7 +142,7 @@ def _worker_error_that_is(other: type[BaseException]) -> type[ValidationWorkerEr
     if not issubclass(other, Exception) or issubclass(other, (*ends, ValidationWorkerError)):
         return ValidationWorkerError
     try:
-        names = {"__module__": __name__, "__doc__": ValidationWorkerError.__doc__, "_other": other}
+        names = {"__module__": __name__, "__doc__": ValidationWorkerError.__doc__}
         return type("ValidationWorkerError", (ValidationWorkerError, other), names)
     except Exception:  # two layouts in memory, or a class that refuses to be derived from
         return ValidationWorkerError
@@ -225,27 +224,3 @@ def _note_the_paragraph_of(error: OverlapTrainError) -> None:
     """Add the place of the paragraph about an error's class, or about the nearest one above that is ours."""
     ours = next(kind for kind in type(error).__mro__ if kind.__module__ == __name__)
     vars(error).setdefault("__notes__", []).append(f"  see {PAGE}#{ours.__name__.lower()}")
-
-
-def _portable(value: Any) -> Any:
-    """Return a value that can be pickled: itself, or else its text."""
-    try:
-        pickle.loads(pickle.dumps(value))
-    except Exception:  # the classes of others raise anything here
-        return _text(value)
-    return value
-
-
-def _text(value: Any) -> str:
-    try:
-        return repr(value)
-    except Exception:
-        return f"a {type(value).__name__} that cannot be printed"
-
-
-def _rebuilt(kind: Any, args: tuple[Any, ...], other: Any) -> Any:
-    """Make an exception without its constructor, whose keywords are not among the arguments."""
-    kind = kind if other is None else _worker_error_that_is(other)
-    error = kind.__new__(kind, *args)
-    error.args = args
-    return error

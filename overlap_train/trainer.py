@@ -19,8 +19,7 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._support import arguments, fit_arguments, imports
 from overlap_train._training.strategy import find_strategy
-from overlap_train.monitoring.recorder import SpanRecorder
-from overlap_train.monitoring.table import EpochAccounts
+from overlap_train.monitoring.recorder import EpochAccounts, SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import ValidationPolicy
@@ -41,10 +40,6 @@ Data: TypeAlias = ArrayLike | _Batches | Sequence["Data"] | Mapping[str, "Data"]
 
 _Callback: TypeAlias = keras.callbacks.Callback
 Callbacks: TypeAlias = _Callback | keras.callbacks.CallbackList | Sequence[_Callback]
-
-
-def _of_model(name: str) -> property:
-    return property(lambda trainer: getattr(trainer.model, name), doc=f"The model's `{name}`.")
 
 
 class Trainer:
@@ -99,9 +94,8 @@ class Trainer:
         """
         imports.require_tensorflow()
         keras_models.require_model(model)
-        alone = strategy is None and not tf.distribute.has_strategy()
-        alone = alone and model.distribute_strategy is tf.distribute.get_strategy()  # the default one
-        self.replicas = None if alone else find_strategy(model, strategy)
+        found = strategy is not None or keras_models.strategy_of(model) or tf.distribute.has_strategy()
+        self.replicas = find_strategy(model, strategy) if found else None
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
@@ -147,11 +141,6 @@ class Trainer:
         "completed", "stopped" by a callback, "interrupted by" a signal, or "failed".
         """
         return self._outcome.ended
-
-    predict = _of_model("predict")
-    save = _of_model("save")
-    summary = _of_model("summary")
-    get_weights = _of_model("get_weights")
 
     def __repr__(self) -> str:
         did = "not trained yet" if self.ended is None else f"{self.ended}, {len(self.accounts)} epochs"
@@ -291,8 +280,8 @@ class Trainer:
             ValueError: `fit` would raise it before it starts.
             TypeError: `fit` would raise it before it starts.
         """
+        from overlap_train._fit.explaining import explain_fit
         from overlap_train._fit.request import make_request
-        from overlap_train._fit.run import explain_fit
 
         arguments = self._fit_arguments("explain", args, kwargs)
         return explain_fit(make_request(self._settings(), **arguments))
@@ -389,8 +378,7 @@ class Trainer:
             TypeError: an argument has the wrong type.
             RuntimeError: this process was forked from one that had used TensorFlow.
         """
-        from overlap_train._fit.request import make_evaluation_set
-        from overlap_train._fit.run import run_evaluate
+        from overlap_train._fit.evaluating import make_evaluation_set, run_evaluate
 
         with fit_arguments.Refusing(self):
             data = make_evaluation_set(

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import concurrent.futures
 import copy
-import importlib.util
 import pickle
 import sys
-import threading
 import traceback
 
 import pytest
@@ -21,67 +19,23 @@ PAGE = DOCS / "troubleshooting.md"
 KINDS = [getattr(errors, name) for name in errors.__all__]
 
 
-class Subclass(errors.ValidationWorkerError):
-    """One that a user may derive."""
-
-    def __init__(self, epoch: int) -> None:
-        super().__init__("derived", epoch=epoch, shard=0)
-        self.note = {"more": [1, 2]}
-
-
 def made(kind: type[Exception]) -> Exception:
-    """Return an exception with an attribute."""
-    where = {"epoch": 3, "shard": 1} if kind is errors.ValidationWorkerError else {}
-    error = kind("it failed", **where)
-    error.hint = ("look", "there")
-    return error
-
-
-def assert_whole(error: Exception, expected: Exception) -> None:
-    assert type(error) is type(expected)
-    assert str(error) == str(expected)
-    assert error.args == expected.args
-    assert vars(error) == vars(expected)
+    """Return an exception; all but two take what any exception takes."""
+    if kind is errors.OverlapError:
+        return errors.OverlapError([Reason.of("lag-zero")])
+    return kind("it failed", **({"epoch": 3, "shard": 1} if kind is errors.ValidationWorkerError else {}))
 
 
 def raise_made(name: str) -> None:
     raise made(getattr(errors, name))
 
 
-TRANSFERS = {"copy": copy.copy, "deepcopy": copy.deepcopy} | {
-    f"pickle {p}": lambda error, p=p: pickle.loads(pickle.dumps(error, p))
-    for p in range(pickle.HIGHEST_PROTOCOL + 1)
-}
-
-
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_error_is_whole_in_a_copy(kind):
-    for transfer in TRANSFERS.values():
-        error = made(kind)
-        moved = transfer(error)
-        assert moved is not error
-        assert_whole(moved, error)
-        assert moved.__traceback__ is None
-
-
-def test_a_copy_does_not_share_what_can_change():
-    error = Subclass(2)
-    deep, shallow = copy.deepcopy(error), copy.copy(error)
-    error.note["more"].append(3)
-    assert deep.note == {"more": [1, 2]}
-    assert shallow.note == {"more": [1, 2, 3]}
-
-
-def test_a_derived_error_with_a_constructor_of_its_own_is_whole():
-    assert_whole(pickle.loads(pickle.dumps(Subclass(2))), Subclass(2))
-
-
-def test_what_cannot_be_pickled_says_what_it_was():
-    error = errors.ValidationWorkerError("it failed", epoch=3, shard=1)
-    error.lock = threading.Lock()
-    moved = pickle.loads(pickle.dumps(error))
-    assert (moved.epoch, moved.shard) == (3, 1)
-    assert "lock" in moved.lock
+def test_every_error_leaves_an_executor_of_processes():
+    with concurrent.futures.ProcessPoolExecutor(1, interpreters.forkserver()) as executor:
+        waited = [(kind, executor.submit(raise_made, kind.__name__)) for kind in KINDS]
+        for kind, future in waited:
+            error, expected = future.exception(timeout=120), made(kind)
+            assert (type(error), error.args, vars(error)) == (kind, expected.args, vars(expected))
 
 
 def refused() -> Exception:
@@ -90,25 +44,6 @@ def refused() -> Exception:
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         tf.ensure_shape(tf.zeros(2), [3])
     return raised.value
-
-
-class Mute(Exception):
-    """Can neither be pickled nor say anything."""
-
-    def __reduce__(self):
-        raise TypeError("stays here")
-
-    def __repr__(self):
-        raise RuntimeError("says nothing")
-
-    __str__ = __repr__
-
-
-def test_what_can_neither_be_pickled_nor_printed_says_its_class():
-    error = errors.HostLostError("it failed", Mute())
-    error.guilty = Mute()
-    sent = pickle.loads(pickle.dumps(error))
-    assert sent.guilty == sent.args[1] == "a Mute that cannot be printed"
 
 
 class Sealed(Exception):
@@ -132,10 +67,10 @@ def test_an_error_of_a_worker_is_of_the_class_of_its_cause(make):
     assert isinstance(error, (errors.ValidationWorkerError))
     assert isinstance(error, type(cause))
     assert type(error) is type(errors.worker_error("again", epoch=0, shard=0, cause=make()))
-    for moved in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), error):
-        assert type(moved) is type(error)
-        assert str(moved) == "it failed"
-        assert (moved.args, moved.epoch, moved.shard) == (("it failed",), 3, 1)
+    error.add_note("of the user's") if sys.version_info >= (3, 11) else None
+    for moved in (pickle.loads(pickle.dumps(error)), copy.copy(error), error):
+        assert (str(moved), moved.epoch, moved.shard) == ("it failed", 3, 1)
+        assert moved.__notes__ == error.__notes__
     assert getattr(error, "error_code", None) == getattr(cause, "error_code", None)
 
 
@@ -146,43 +81,9 @@ def test_an_error_of_a_worker_whose_cause_has_no_class_to_share(cause):
     assert not isinstance(error, type(cause))
 
 
-def test_an_error_whose_class_another_process_does_not_know():
-    class Local(Exception):
-        pass
-
-    error = errors.worker_error("it failed", epoch=3, shard=1, cause=Local())
-    assert isinstance(error, Local)
-    moved = pickle.loads(pickle.dumps(error))
-    assert type(moved) is errors.ValidationWorkerError
-    assert (str(moved), moved.epoch) == ("it failed", 3)
-
-
-def test_every_error_leaves_an_executor_of_processes():
-    with concurrent.futures.ProcessPoolExecutor(1, interpreters.forkserver()) as executor:
-        waited = [(kind, executor.submit(raise_made, kind.__name__)) for kind in KINDS]
-        for kind, future in waited:
-            error = future.exception(timeout=120)
-            assert_whole(error, made(kind))
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs the package ray (extra 'ray')")
-def test_every_error_leaves_a_ray_task():
-    import ray
-
-    ray.init(num_cpus=1, include_dashboard=False)
-    try:
-        task = ray.remote(raise_made)
-        for kind in KINDS:
-            with pytest.raises(kind) as raised:
-                ray.get(task.remote(kind.__name__), timeout=120)
-            assert_whole(raised.value.cause, made(kind))
-    finally:
-        ray.shutdown()
-
-
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_every_error_ends_with_the_place_of_its_paragraph(kind):
-    raised = errors.OverlapError([Reason.of("lag-zero")]) if kind is errors.OverlapError else made(kind)
+    raised = made(kind)
     place = "\n".join([str(raised), *getattr(raised, "__notes__", ())]).splitlines()[-1]
     identifier = place.removeprefix("  see docs/troubleshooting.md#")
     assert identifier == ("lag-zero" if kind is errors.OverlapError else kind.__name__.lower())
@@ -204,5 +105,3 @@ def test_an_error_that_is_derived_from_ours_names_the_paragraph_of_ours_once():
     cause = errors.CheckpointError("it failed")
     error = errors.worker_error("it failed", epoch=3, shard=1, cause=cause)
     assert error.__notes__ == ["  see docs/troubleshooting.md#validationworkererror"]
-    assert Subclass(2).__notes__ == error.__notes__
-    assert copy.deepcopy(error).__notes__ == pickle.loads(pickle.dumps(error)).__notes__ == error.__notes__

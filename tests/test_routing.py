@@ -257,10 +257,6 @@ def dataset(count):
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(16).take(count)
 
 
-def distributed(model, count):
-    return model.distribute_strategy.experimental_distribute_dataset(dataset(count))
-
-
 def compared(calls, build=sequential, warned=True):
     """Does with a model of Keras's and with a routed one what `calls` says; returns the routed one.
 
@@ -319,38 +315,6 @@ def test_arguments_that_a_trainer_refuses_are_left_to_keras(name):
 def test_data_that_a_trainer_refuses_is_left_to_keras():
     compared(lambda model: str(model.fit(X[:0], Y[:0], verbose=0).history))
     compared(lambda model: model.evaluate(X, Y, batch_size=0, verbose=0))
-
-
-@pytest.mark.nightly
-def test_data_that_is_divided_among_replicas_is_left_to_keras():
-    strategy = tf.distribute.MirroredStrategy(["CPU:0"])
-
-    def build():
-        with strategy.scope():
-            return networks.sequential()
-
-    def calls(model):
-        model.fit(distributed(model, 3), epochs=2, verbose=0)
-        model.fit(X, Y, verbose=0, validation_data=distributed(model, 2))
-        return model.evaluate(distributed(model, 3), verbose=0)
-
-    model = compared(calls, build)
-    with pytest.raises(ValueError, match="divided among replicas already"):
-        Trainer(model).fit(distributed(model, 2), verbose=0)
-
-
-@pytest.mark.nightly
-def test_a_train_function_set_on_the_model_is_left_to_keras():
-    calls = []
-
-    def train(model):
-        model.make_train_function()
-        inner = model.train_function
-        model.train_function = lambda iterator: calls.append(1) or inner(iterator)
-        return str(model.fit(X, Y, batch_size=32, epochs=2, verbose=0).epoch)
-
-    compared(train, build=networks.sequential)
-    assert len(calls) == 8
 
 
 def test_what_neither_knows_is_the_error_of_keras():

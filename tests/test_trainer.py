@@ -103,9 +103,3 @@ def test_a_trainer_shows_what_its_last_fit_gained():
     page = trainer._repr_html_()
     assert page.count("<tr>") == 1 + 1 + 2 + 1, "a heading, the preparation, the epochs, the total"
     assert "val_loss" in page
-
-
-@pytest.mark.parametrize("name", ["predict", "save", "summary", "get_weights"])
-def test_what_people_ask_a_model_for_is_passed_to_it(name):
-    model = sequential()
-    assert getattr(Trainer(model), name) == getattr(model, name)

@@ -58,11 +58,6 @@ class LateHooks(EpochHooks):
         self._reset_metrics: Sequence[tf.Tensor] | None = None
 
     @property
-    def keep_batches(self) -> bool:
-        """Whether hooks of batches are still to be called; no checkpoint holds them."""
-        return bool(self._batches)
-
-    @property
     def has_begun(self) -> bool:
         """Whether an epoch that is still to be trained was begun by the delivery that took it back.
 
@@ -124,20 +119,6 @@ class LateHooks(EpochHooks):
         """Forget the hooks that wait: the epochs are trained again, or never delivered."""
         self._begins.clear()
         self._batches.clear()
-
-    def begin_again(self, epoch: int, *, ahead: bool) -> None:
-        """Call `on_epoch_begin` for an epoch with a checkpoint in it, perhaps `ahead` of a delivery."""
-        if self._late and ahead:
-            self._call_each(self._at_once, "on_epoch_begin", epoch, {})
-        else:
-            self._callbacks.on_epoch_begin(epoch)
-
-    def resumed(self, begun: Sequence[int], metrics: Sequence[tf.Tensor]) -> None:
-        """Take in which epochs had begun ahead of a delivery, and the metrics as of the validation before."""
-        if self._any_begins or self._resets_late:
-            self._begins.extend(begun)
-        if self._resets_late:
-            self._reset_metrics = metrics
 
     def _ask_schedules(self, epoch: int) -> None:
         """Have schedules set their learning rates, which they print in their turn only."""

@@ -1,8 +1,7 @@
 """What a checkpoint of a training holds, put together for the file and taken apart again.
 
-That is the values of its variables where it stands, the epochs that wait for their delivery, and Python's
-state. A file whose checksums are right is one that `as_checkpoint` has made, so what it says is not checked
-again.
+That is the values of its variables where it stands, and Python's state. A file whose checksums are right is
+one that `as_checkpoint` has made, so what it says is not checked again.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from overlap_train._copies.restoring import NotPutBackError
 from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train._snapshot import ModelState, Snapshot, StateVariable, Values
+from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._support.arguments import array_of
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
@@ -37,14 +36,6 @@ _UNFIT = (
     *(ValueError, NotPutBackError, tf.errors.OpError),
 )
 _JSON_SCALARS = (type(None), bool, int, float, str)
-
-
-@dataclass(frozen=True, eq=False)
-class WaitingEpoch:
-    """An epoch that has been trained and not been delivered: its end and its training metrics."""
-
-    snapshot: Snapshot
-    logs: Mapping[str, Any]
 
 
 def specs_of(state: ModelState) -> Specs:
@@ -70,17 +61,6 @@ def stored_values(state: ModelState, arrays: Sequence[npt.NDArray[Any]]) -> Valu
     """Return the values of a checkpoint, in the order of `Values.flat`."""
     pairs = zip(arrays, state.variables, strict=True)
     return state.pack([tf.convert_to_tensor(array, variable.dtype) for array, variable in pairs])
-
-
-def _standing(values: Values, position: CursorState) -> dict[str, Any]:
-    """Return where a training stands, in plain values."""
-    arrays = [array_of(value) for value in values.flat()]
-    return {"values": arrays, "cursor": position.place(), "data": dict(position.data)}
-
-
-def _stood(parts: Mapping[str, Any], state: ModelState) -> tuple[Values, CursorState]:
-    """Return what `_standing` was given."""
-    return stored_values(state, parts["values"]), CursorState(**parts["cursor"], data=parts["data"])
 
 
 def plain_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +92,6 @@ class StartPoint:
     stopped: bool  # by a callback
     logs: Mapping[str, float]  # of the last delivered epoch
     position: CursorState
-    undelivered: tuple[WaitingEpoch, ...] = ()  # oldest first
     plan: str = ""  # how the steps were computed, if there was a choice
 
 
@@ -125,37 +104,23 @@ class LoadedCheckpoint:
     values: Values
     position: CursorState
     files: tuple[FileMark, ...]
-    undelivered: tuple[WaitingEpoch, ...]
 
     @property
     def callbacks(self) -> list[ObjectValue]:
         """What the callbacks remembered."""
         return list(self.meta["callbacks"])
 
-    @property
-    def first_undelivered(self) -> int:
-        """The first epoch whose end no callback has seen."""
-        return self.undelivered[0].snapshot.epoch if self.undelivered else self.state.epoch
-
 
 def as_checkpoint(
     point: StartPoint, values: Values, python: Mapping[str, Any], fingerprint: Mapping[str, str]
 ) -> CheckpointState:
     """Return the state that is written to a file; `python` was captured on the training thread."""
-    waiting = [
-        {
-            **_standing(epoch.snapshot.values, epoch.snapshot.position),
-            "epoch": epoch.snapshot.epoch,
-            "step": epoch.snapshot.step,
-            "logs": dict(epoch.logs),
-        }
-        for epoch in point.undelivered
-    ]
     parts = {
         **python,
-        **_standing(values, point.position),
+        "values": [array_of(value) for value in values.flat()],
+        "cursor": point.position.place(),
+        "data": dict(point.position.data),
         "files": [asdict(mark) for mark in python["files"]],
-        "undelivered": waiting,
         "stopped": point.stopped,
         "logs": plain_logs(point.logs),
     }
@@ -173,12 +138,9 @@ def take_apart(
     try:
         parts = unpack(state.arrays, state.meta["parts"])
         require_same(state, parts["configuration"])
-        values, position = _stood(parts, variables)
-        epochs = []
-        for entry in parts["undelivered"]:
-            snapshot = Snapshot(entry["epoch"], entry["step"], *_stood(entry, variables))
-            epochs.append(WaitingEpoch(snapshot, entry["logs"]))
+        values = stored_values(variables, parts["values"])
+        position = CursorState(**parts["cursor"], data=parts["data"])
         files = tuple(FileMark(**mark) for mark in parts["files"])
     except _UNFIT as error:
         raise CheckpointCorruptError(f"a part of it is invalid ({error_text(error):.160})") from error
-    return LoadedCheckpoint(state, parts, values, position, files, tuple(epochs))
+    return LoadedCheckpoint(state, parts, values, position, files)

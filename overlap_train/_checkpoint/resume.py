@@ -2,8 +2,8 @@
 
 A checkpoint is the state right after the callbacks of an epoch's end, with the weights that they saw or
 set: what ran ahead of it, training and pending validations alike, is done again by the resumed run, from the
-same weights, random state and position in the data. Or it is the state between two steps, with the snapshots
-of the epochs that wait for their callbacks.
+same weights, random state and position in the data. Or it is the state between two steps, when no epoch waits
+for its callbacks.
 
 The training thread hands each state to a writer thread; the next one waits until it is written.
 """
@@ -126,7 +126,7 @@ class Resumer(Closing):
         callbacks = list(callbacks)
         self._files, self._settings = files_of(callbacks), Settings(callbacks)
 
-        if self._newest is not None and self._newest.first_undelivered > 0:  # else logs begin anew, too
+        if self._newest is not None and self._newest.state.epoch > 0:  # else logs begin anew, too
             self._appending = append_to_files([callback for callback, _ in self._matches(self._newest)])
 
     def start(
@@ -140,8 +140,7 @@ class Resumer(Closing):
 
         The callbacks' files come last, when nothing can be refused any more. `begin_epoch` calls the
         `on_epoch_begin` of an epoch that goes on: a checkpoint has what callbacks remember and change, but
-        not what else they set in Python there. Its argument `ahead` says that an earlier epoch is still to be
-        delivered, so that only some callbacks are due.
+        not what else they set in Python there.
         """
         callbacks, self._function = list(callbacks), self._trained_by()
         checkpoint, self._newest = self._newest, None
@@ -154,7 +153,7 @@ class Resumer(Closing):
         self._redraw_validation_data(checkpoint)  # which writes to variables that are put back below
         values, position = checkpoint.values, checkpoint.position
         if position.within:
-            begin_epoch(epoch, ahead=bool(checkpoint.undelivered))
+            begin_epoch(epoch)
         self._put_callbacks_back(checkpoint)
         state.restore(values)
         state.restore_pipeline(values)
@@ -163,11 +162,10 @@ class Resumer(Closing):
         if meta["in_turn"] and not position.data.get("begun"):
             self._put_random_back(checkpoint)  # the data has just put back the states that it had drawn from
         self._report_changes(checkpoint)
-        rewind_files(callbacks, checkpoint.files, checkpoint.first_undelivered)
+        rewind_files(callbacks, checkpoint.files, epoch)
         self._appending = []
         self._written_step = step
-        where = epoch, step, meta["stopped"], meta["logs"], position, checkpoint.undelivered
-        return StartPoint(*where, meta["plan"])
+        return StartPoint(epoch, step, meta["stopped"], meta["logs"], position, meta["plan"])
 
     def _numbers(self, checkpoint: LoadedCheckpoint) -> list[int | None]:
         """Return the number of each callback in a checkpoint, None for a new one."""
@@ -275,8 +273,7 @@ class Resumer(Closing):
 
         A CheckpointError says that an earlier one could not be.
         """
-        if not point.undelivered:  # the oldest, which will be validated again, may have drawn already
-            self._note_passes()
+        self._note_passes()
         if point.step != self._written_step:
             self._write_behind(self._checkpoint(point, values, callbacks))
 

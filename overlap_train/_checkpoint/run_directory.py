@@ -68,16 +68,10 @@ class Run(NamedTuple):
     """The training that writes into a directory, or wrote there last."""
 
     id: str
-    batch_by_batch: bool  # whether its callbacks listen to the batches of validations
     ended: str | None = None  # as `Trainer.ended`; None while it trains, and for good where it was killed
     epochs: Sequence[int] = ()  # of its history, once it has ended
     history: Mapping[str, Any] = {}
     weights: Sequence[npt.NDArray[Any]] = ()  # the last ones
-
-    @classmethod
-    def begin(cls, *, batch_by_batch: bool) -> Run:
-        """Return a run with an id that no other has."""
-        return cls(secrets.token_hex(8), batch_by_batch)
 
 
 class RunDirectory:
@@ -168,13 +162,11 @@ class RunWriter:
     From `open` until it is left it locks them and gives signs of life.
     """
 
-    def __init__(
-        self, path: str | os.PathLike[str], model: keras.Model, *, batch_by_batch: bool = False
-    ) -> None:
-        """Touch nothing before `open`; `batch_by_batch` is that of `Run`."""
+    def __init__(self, path: str | os.PathLike[str], model: keras.Model) -> None:
+        """Touch nothing before `open`."""
         self.directory = RunDirectory(path)
         self._model = model
-        self._run = Run.begin(batch_by_batch=batch_by_batch)
+        self._run = Run(secrets.token_hex(8))  # an id that no other has
         self._lock = DirectoryLock(self.directory.path)
         self._sign: Sign | None = None
         self._number = 0

@@ -39,7 +39,7 @@ from overlap_train._validation.step_validations import StepValidations, deliver_
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
 from overlap_train.records import StepValidation
@@ -66,7 +66,7 @@ class FitBuilder:
     _request: FitRequest
     _cursor: Cursor
     _callbacks: keras.callbacks.CallbackList
-    _progress: ProgressReporter
+    _progress: QuietProgress
     _resources: contextlib.ExitStack
     _inside: list[StepValidation]  # takes the results of validations inside epochs
     _: KW_ONLY

@@ -1,16 +1,18 @@
-"""The checkpoints of a `fit`: whether its data allows them, and what a resumed fit would do otherwise."""
+"""The checkpoints of a `fit`: whether its data allows them, what they leave out, and when one is written."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 
+from overlap_train._callbacks.delivery import Outcome
+from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._checkpoint.attributes import beside, plain_attributes
-from overlap_train._checkpoint.content import require_storable
+from overlap_train._checkpoint.content import StartPoint, require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     describe_feed,
@@ -20,24 +22,24 @@ from overlap_train._checkpoint.fingerprints import (
 )
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.run_directory import RunWriter
+from overlap_train._data.cursor import CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
-from overlap_train._data.pipeline import (
-    caches_draws,
-    captured_by,
-    keeps_more_than_variables,
-    reorders,
-    shuffles_of,
-)
+from overlap_train._data.pipeline import caches_draws, captured_by, keeps_more_than_variables, reorders
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._fit.draws import shared_shuffles
+from overlap_train._fit.course import Course
+from overlap_train._fit.draws import shared_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.request import FitRequest
-from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import ModelState
+from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.step import Step
+from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.passes import ValidationPasses
+from overlap_train._validation.step_validations import StepValidations
+from overlap_train.parallel.hosts import Hosts
+
+_ALIKE = "shuffle(…, reshuffle_each_iteration=False) and arrays are the same in each validation"
 
 # The fields of a `ValidationPolicy` on which a history may depend.
 _REPORTED_FIELDS = ("backlog", "on_change", "on_error", "every_steps")
@@ -110,16 +112,21 @@ def _say_unseeded(
     request: FitRequest, drawing: Mapping[str, StreamedBatches], say: Callable[[str], None]
 ) -> None:
     """Says which data draws at random otherwise in another process."""
-    unseeded = {"the training data": request.feed.unseeded}
-    for name, inputs in _inputs_of_sets(request).items():
-        of = f" of set {name!r}" if name else ""
-        if name in drawing and drawing[name].redraws:
+    inputs, unseeded = _inputs_of_sets(request), {"the training data": request.feed.unseeded}
+    hidden = [name for name, each in inputs.items() if keeps_more_than_variables(each)]
+    for name, each in inputs.items():
+        of, batches, shuffles = f" of set {name!r}" if name else "", drawing.get(name), reorders(each)
+        if batches is None:
+            is_lost = shuffles or name in hidden
+        else:  # whose passes are counted, unless they draw from what another set draws from, too
+            is_lost = batches.redraws or (name in hidden and len(hidden) > 1)
+        if is_lost or (shuffles and request.validates_inside):
             say(
                 f"a resumed fit has other numbers than an unbroken one, because the validation data{of} "
                 f"draws as it is read, or caches what it draws; {_ALIKE}"
             )
-        elif name not in drawing or not drawing[name].seed_passes():
-            unseeded[f"the validation data{of}"] = unseeded_draws(inputs)
+        elif batches is None or not batches.seed_passes():
+            unseeded[f"the validation data{of}"] = unseeded_draws(each)
     for data, draws in unseeded.items():
         if draws:
             say(
@@ -136,8 +143,22 @@ def _inputs_of_sets(request: FitRequest) -> dict[str, Any]:
 
 def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> None:
     """Refuses data that would go on otherwise than in the unbroken fit; see `build_resumer`."""
-    feed, settings = request.feed, request.settings
-    reason = _undrawable(request, drawing)
+    feed, settings, inputs = request.feed, request.settings, _inputs_of_sets(request)
+    reason = None
+    if feed.user_dataset is not None and caches_draws(feed.user_dataset):
+        reason = (
+            "the training data caches what it draws at random or from a variable; draw behind the cache, as "
+            "in dataset.cache().map(…), or leave the cache out"
+        )
+    moving = [each for each in inputs.values() if reorders(each) or keeps_more_than_variables(each)]
+    moving += [v for each in inputs.values() for v in captured_by(each) if v.written]
+    if not settings.validates_alone and (drawing or moving):
+        reason = f"the validation data is drawn anew each time, on several hosts; {_ALIKE}"
+    # A checkpoint counts the draws of both where each pass of the training ends before a validation.
+    goes_on = request.steps_per_epoch not in (None, feed.num_batches) or request.validates_inside
+    shared = shared_draws(feed, [each.data for each in request.sets.values()], of_variables=goes_on)
+    if shared is not None:
+        reason = f"the training and the validation data share {shared}; one for each would do"
     if reason is not None:
         raise ValueError(f"resume cannot draw again what this data draws: {reason}")
     findable, python = feed.remember(beside(request.model)), ", a PyDataset, a generator, Grain,"
@@ -232,93 +253,70 @@ def _describe_validation(request: FitRequest) -> dict[str, str]:
     return {**describe_sets(request.sets), "validation_step": step, **preprocess, **functions}
 
 
-_ALIKE = "shuffle(…, reshuffle_each_iteration=False) and arrays are the same in each validation"
-
-
-def _undrawable(request: FitRequest, drawing: Mapping[str, StreamedBatches]) -> str | None:
-    """Returns what the data draws that a resumed fit would draw otherwise, and the remedy; or None."""
-    feed = request.feed
-    if feed.user_dataset is not None and caches_draws(feed.user_dataset):
-        return (
-            "the training data caches what it draws at random or from a variable; draw behind the cache, as "
-            "in dataset.cache().map(…), or leave the cache out"
-        )
-    data = _inputs_of_sets(request)
-    if shared_shuffles(feed, [each.data for each in request.sets.values()]):
-        return (
-            "the training and the validation data come from one shuffle, and draw from its seeds in turn; "
-            "shuffle(…, reshuffle_each_iteration=False), or a shuffle of its own for each, would do"
-        )
-    for name, each in data.items():
-        reason = _of_set(request, each, drawing.get(name))
-        if reason is not None:
-            return reason
-    return _in_turn(request, data)
-
-
-def _of_set(request: FitRequest, data: Any, batches: StreamedBatches | None) -> str | None:
-    """Returns what is drawn for a validation set and found in no checkpoint, or None."""
-    if keeps_more_than_variables(data) and len(request.feed.reads) > len(request.feed.captured):
-        return (
-            "the training and the validation data may share a table, an iterator, a queue or a captured "
-            "dataset; a tf.Variable, or one for each, would do"
-        )
-    shuffles = reorders(data)
-    moves = batches is not None or shuffles or keeps_more_than_variables(data)
-    elsewhere = not request.settings.validates_alone
-    if elsewhere and (moves or any(variable.written for variable in captured_by(data))):
-        return f"the validation data is drawn anew each time, on several hosts; {_ALIKE}"
-    if batches is None and moves:
-        return f"an evaluate of the model's own draws the validation data; {_ALIKE}"
-    if shuffles and request.validates_inside:
-        return f"the validation data is shuffled anew, also for validations inside epochs; {_ALIKE}"
-    return None
-
-
-def _in_turn(request: FitRequest, data: Mapping[str, Any]) -> str | None:
-    """Returns which variables or shuffles several draw from, where that cannot be had again; or None."""
-    feed = request.feed
-    of_training = _Sources.of(feed.captured, feed.shuffles)
-    goes_on = request.steps_per_epoch not in (None, feed.num_batches) or request.validates_inside
-    hidden = [name for name, each in data.items() if keeps_more_than_variables(each)]
-    if len(hidden) > 1:
-        return (
-            f"the sets {hidden[0]!r} and {hidden[1]!r} may share a table, an iterator, a queue or a dataset"
-        )
-    for each in data.values():
-        shared = _Sources.of(captured_by(each), shuffles_of(each)).in_turn_with(of_training)
-        if shared and goes_on:
-            return (
-                f"the training and the validation data share {shared}, in the middle of a pass over the "
-                "training data; one for each would do"
-            )
-    return None
-
-
 @dataclass(frozen=True)
-class _Sources:
-    """What a pipeline draws from.
+class Checkpoints:
+    """Writes the checkpoints of a fit that runs. On the training thread.
 
-    Variables by the `id` of their handles, and whether the pipeline writes to them.
+    A checkpoint is of a delivered epoch, or of a place between two steps where no epoch, no hook and no
+    result inside an epoch waits for its delivery.
     """
 
-    variables: Mapping[int, bool]
-    names: Mapping[int, str]
-    shuffles: frozenset[int]
+    resumer: Resumer
+    _callbacks: Any
+    _course: Course
+    _backlog: Backlog
+    _hooks: EpochHooks
+    _stepwise: StepValidations | None
+    _hosts: Hosts
 
-    @classmethod
-    def of(cls, captured: Iterable[CapturedVariable], shuffles: frozenset[int]) -> _Sources:
-        variables = {id(variable.handle): variable for variable in captured}
-        return cls(
-            {handle: variable.written for handle, variable in variables.items()},
-            {handle: variable.name for handle, variable in variables.items()},
-            shuffles,
+    def write_delivered(self, snapshot: Snapshot, outcome: Outcome, position: CursorState) -> None:
+        """Writes a checkpoint of an epoch that has been delivered, if one is due."""
+        self._finish_inside(snapshot.epoch)
+        following, course = snapshot.epoch + 1, self._course
+        self.resumer.delivered(
+            StartPoint(following, snapshot.step, course.stopped, dict(outcome.logs), position),
+            outcome.values,
+            self._callbacks.callbacks,
+            last=course.stopped or following >= course.epochs,
+            max_lag=self._backlog.max_lag,
+            trained=snapshot.values,
         )
 
-    def in_turn_with(self, other: _Sources) -> str | None:
-        """Returns what both get at and one of them changes, or None."""
-        common = self.variables.keys() & other.variables.keys()
-        moved = [handle for handle in common if self.variables[handle] or other.variables[handle]]
-        if moved:
-            return f"the variable {self.names[moved[0]]}"
-        return "a shuffle" if self.shuffles & other.shuffles else None
+    def may_write(self) -> bool:
+        """Whether nothing waits for its delivery, and no callback has stopped the training."""
+        is_idle = self._stepwise is None or self._stepwise.idle
+        # A begun epoch: its hook has been called by the delivery that took it back.
+        return is_idle and not (len(self._backlog) or self._hooks.has_begun or self._course.stopped)
+
+    def due(self) -> bool:
+        """Whether a checkpoint inside the present epoch is to be written now."""
+        if len(self._backlog) or not self.resumer.due_inside(self._course.step):
+            return False
+        self._finish_inside(None)
+        return self.may_write()
+
+    def write(self, snapshot: Snapshot) -> None:
+        """Writes a checkpoint of where the training stands; see `may_write`."""
+        epoch, course = snapshot.epoch, self._course
+        logs = dict(course.logs.get(epoch - 1, {}))
+        point = StartPoint(epoch, snapshot.step, course.stopped, logs, snapshot.position)
+        self.resumer.inside(point, snapshot.values, self._callbacks.callbacks)
+
+    def _finish_inside(self, epoch: int | None) -> None:
+        """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none."""
+        if self._stepwise is not None and self._hosts.count == 1:
+            self._stepwise.wait()
+            self._stepwise.release(epoch)
+
+
+def describe_start(point: StartPoint, course: Course, plan: str, say: Callable[[str], None]) -> None:
+    """Says from where a resumed fit goes on."""
+    if point.plan not in ("", plan):
+        say(f"the steps may round otherwise than before the checkpoint, where the plan was: {point.plan}")
+    if point.position.within:
+        say(f"resumed inside epoch {point.epoch + 1}, after {point.position.steps} of its steps")
+        return
+    say(f"resumed after epoch {point.epoch}")
+    if point.stopped or point.epoch >= course.epochs:
+        why = "a callback had stopped it" if point.stopped else "all its epochs are done"
+        say(f"nothing is left to train: {why}; another directory starts afresh")

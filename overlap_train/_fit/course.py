@@ -11,8 +11,7 @@ from typing import Any
 import keras
 
 from overlap_train._training.settings import Recorder
-from overlap_train.monitoring.recorder import Accounts, SpanRecorder
-from overlap_train.monitoring.table import EpochAccounts
+from overlap_train.monitoring.recorder import Accounts, EpochAccounts, SpanRecorder
 from overlap_train.records import FitAccount, Span, StepValidation
 
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
 from overlap_train._callbacks.inside import EpochHooks
-from overlap_train._checkpoint.content import StartPoint, WaitingEpoch
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
+from overlap_train._fit.checkpointing import Checkpoints
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
@@ -23,7 +23,7 @@ from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.step_validations import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import flat, prefixed
 
@@ -42,13 +42,17 @@ class Deliveries:
     resumer: Resumer | None
     cursor: Cursor
     ledger: Ledger
-    progress: ProgressReporter
+    progress: QuietProgress
     hosts: Hosts
     timeout_s: float | None  # for one validation
     check_interrupted: Callable[[], None]  # raises `Interrupted` after a signal, on one host
 
     def __post_init__(self) -> None:
         self._course = self.ledger.course
+        self.checkpoints: Checkpoints | None = None
+        if self.resumer is not None:
+            waiting = self.backlog, self.hooks, self.stepwise
+            self.checkpoints = Checkpoints(self.resumer, self.callbacks, self._course, *waiting, self.hosts)
         self._has_warned = False
         self._failure: BaseException | None = None
         self._failed_ahead = False
@@ -197,18 +201,8 @@ class Deliveries:
         if not trained_on:
             position = self.cursor.as_left(position)
             pending.stands_at(position)
-        if self.resumer is not None:
-            self._finish_before_checkpoint(pending.epoch)
-            following = pending.epoch + 1
-            logs = dict(outcome.logs)
-            self.resumer.delivered(
-                StartPoint(following, pending.snapshot.step, course.stopped, logs, position),
-                outcome.values,
-                self.callbacks.callbacks,
-                last=course.stopped or following >= course.epochs,
-                max_lag=self.backlog.max_lag,
-                trained=pending.snapshot.values,
-            )
+        if self.checkpoints is not None:
+            self.checkpoints.write_delivered(pending.snapshot, outcome, position)
 
     def _begin_next(self, aside: Values) -> EpochBeginning:
         """Calls the `on_epoch_begin` of the next epoch; the training, at `aside`, may be further."""
@@ -225,11 +219,6 @@ class Deliveries:
         if trained_on:  # otherwise what the validation and the callbacks have drawn and set stays
             self.delivery.go_back_to_draws(snapshot)
 
-    def begin_again(self, waiting: WaitingEpoch) -> None:
-        """Begins the validation of an epoch that waited when a checkpoint was written."""
-        self.ledger.accounts.begin(waiting.snapshot.epoch)
-        self.begin(waiting.snapshot, waiting.logs, stops=False)
-
     def deliver_until(self, deadline_s: float) -> None:
         """Delivers the epochs whose validations end in time."""
         if self.hosts.count > 1:
@@ -237,39 +226,6 @@ class Deliveries:
         with contextlib.suppress(ValidationTimeoutError):
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
-
-    def may_checkpoint(self) -> bool:
-        """Whether a checkpoint, which holds the epochs that wait, can be written between two steps."""
-        if self.stepwise is not None and (len(self.backlog) or not self.stepwise.idle):
-            return False
-        if self.resumer is None or self.stops or self.hooks.keep_batches or self.hooks.has_begun:
-            return False  # nothing holds which hooks are still to be called, or have been for the next epoch
-        feed = self.cursor.feed
-        # The data must be able to go back to all that wait, and no other host may need them.
-        can_go_back = self.hosts.count == 1 and feed.rewindable and not feed.written_variables
-        return not len(self.backlog) or (can_go_back and self.backlog.blocks)
-
-    def checkpoint_due(self) -> bool:
-        """Whether a checkpoint inside the present epoch is to be written now."""
-        is_due = self.resumer is not None and self.resumer.due_inside(self._course.step)
-        if is_due and not len(self.backlog):
-            self._finish_before_checkpoint(None)
-        return is_due and self.may_checkpoint()
-
-    def checkpoint(self, snapshot: Snapshot) -> None:
-        """Writes a checkpoint of where the training stands; see `may_checkpoint`."""
-        assert self.resumer is not None
-        epoch, course = snapshot.epoch, self._course
-        waiting = tuple(WaitingEpoch(pending.snapshot, pending.train_logs) for pending in self.backlog)
-        logs = dict(course.logs.get(epoch - len(waiting) - 1, {}))
-        point = StartPoint(epoch, snapshot.step, course.stopped, logs, snapshot.position, waiting)
-        self.resumer.inside(point, snapshot.values, self.callbacks.callbacks)
-
-    def _finish_before_checkpoint(self, epoch: int | None) -> None:
-        """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none."""
-        if self.stepwise is not None and self.hosts.count == 1:
-            self.stepwise.wait()
-            self.stepwise.release(epoch)
 
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""

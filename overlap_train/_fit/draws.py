@@ -8,6 +8,7 @@ validation's batches are drawn before the training goes on, and evaluated while 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -22,13 +23,15 @@ from overlap_train._data.pipeline import (
     cache_files,
     calls_python,
     captured_by,
+    keeps_more_than_variables,
     python_functions,
     shuffles_of,
 )
 from overlap_train._inspection.code import Unclear
 from overlap_train._inspection.reach import reached, reaches
-from overlap_train._inspection.traced import CapturedVariable
+from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 from overlap_train._keras import randomness as keras_randomness
+from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 
 # In which code finds the variables that a pipeline writes to, if it can get hold of them at all.
@@ -58,12 +61,17 @@ def follow_others(
     feed: Feed,
     model: keras.Model,
     callbacks: Sequence[keras.callbacks.Callback],
-    written: Iterable[CapturedVariable] = (),
+    step: TracedFunction | None = None,
 ) -> Iterator[Reason]:
     """Yields what the training data is made from and others change or draw from, so that it has to wait.
 
-    Examples are adversarial rows, which the model makes, and a curriculum that follows the validation.
+    Examples are adversarial rows, which the model makes, and a curriculum that follows the validation. A
+    pipeline, which fetches ahead, may write to variables of the model or of the traced `step`.
     """
+    written = step.written if step is not None else ()
+    if names := _drawn_by_both(feed, model, step):
+        cause = "the pipeline of the training data writes to variables of the model"
+        yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
     acting = [callback for callback in callbacks if not acts_on_model_only(callback)]
     try:
         names = _settable(feed, acting) if acting else []
@@ -87,13 +95,36 @@ def follow_others(
         yield Reason.of("data-shared", cause)
 
 
-def shared_shuffles(feed: Feed, sets: Iterable[Any]) -> bool:
-    """Whether the training and the validation data come from one shuffle that draws a new order each time."""
-    try:
-        shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
-        return any(shuffles & _shuffles_in(data) - {UNKNOWN} for data in sets)
-    except Unclear:  # Python that can reach too many objects; its state is stored as far as it can be
-        return False
+def shared_draws(feed: Feed, sets: Iterable[Any], *, of_variables: bool) -> str | None:
+    """Returns what the training and the validation data draw from in turn, or None.
+
+    Variables count only if they are asked for. Python that can reach too many objects is not looked through.
+    """
+    of_training = {id(variable.handle): variable for variable in feed.captured}
+    shuffles = feed.shuffles
+    with contextlib.suppress(Unclear):
+        shuffles = shuffles | _shuffles_of_python(feed.python_sources)
+    for data in sets:
+        with contextlib.suppress(Unclear):
+            if shuffles & _shuffles_in(data) - {UNKNOWN}:
+                return "a shuffle"
+        inputs = keras.utils.unpack_x_y_sample_weight(data)[0]
+        if keeps_more_than_variables(inputs) and len(feed.reads) > len(feed.captured):
+            return "a table, an iterator, a queue or a captured dataset"
+        for variable in captured_by(inputs) if of_variables else ():
+            other = of_training.get(id(variable.handle))
+            if other is not None and (variable.written or other.written):
+                return f"the variable {variable.name}"
+    return None
+
+
+def _drawn_by_both(feed: Feed, model: keras.Model, step: TracedFunction | None) -> list[str]:
+    """Returns the variables of the model and the step to which the pipeline writes."""
+    own = [StateVariable.of_keras(variable) for variable in model.variables] if feed.written_variables else []
+    handles = {id(handle) for variable in own for handle in variable.handles}
+    if step is not None:
+        handles |= {id(variable.handle) for variable in step.variables}
+    return [variable.name for variable in feed.written_variables if id(variable.handle) in handles]
 
 
 def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list[str]:

@@ -11,13 +11,15 @@ import json
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from typing import Any
 
 import keras
 import numpy as np
 
+from overlap_train._callbacks.hooks import wants_test_batches
 from overlap_train._checkpoint.run_directory import (
     LEAST_WAIT_S,
     Entry,
@@ -25,16 +27,16 @@ from overlap_train._checkpoint.run_directory import (
     arrays_of,
     backing_off,
 )
+from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._support.arguments import encoded
+from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.threads import leaves_nothing, start
-from overlap_train._validation.evaluation import Running
 from overlap_train._validation.pending import NamedRunner, PendingValidation, Runner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import HostLostError
 from overlap_train.options.validation import EvaluatorPolicy
-from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 # Without a sign of the evaluator; directories on a network show new files late.
@@ -43,21 +45,14 @@ _QUIET_S = 60.0
 
 def packed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
     """Returns results by the names of their sets, as a file holds them."""
-    plain = {
-        name: (result.metrics, [each.logs for each in result.running], result.of_function)
-        for name, result in results.items()
-    }
+    plain = {name: (result.metrics, result.of_function) for name, result in results.items()}
     return dict(json.loads(encoded(plain)))
 
 
 def _unpacked(plain: Mapping[str, Any]) -> dict[str, ValidationResult]:
     return {
-        name: ValidationResult(
-            _as_arrays(metrics),
-            tuple(Running(_as_arrays(logs), ()) for logs in running),
-            of_function=of_function,
-        )
-        for name, (metrics, running, of_function) in plain.items()
+        name: ValidationResult(_as_arrays(metrics), of_function=of_function)
+        for name, (metrics, of_function) in plain.items()
     }
 
 
@@ -92,7 +87,6 @@ class Evaluator(Runner):
         model: keras.Model,
         on_span: Callable[[Span], None],
         *,
-        batch_by_batch: bool,
         idle: bool,
     ) -> None:
         """Touches nothing before `open`; `on_span` is called on the thread that looks for results."""
@@ -100,7 +94,7 @@ class Evaluator(Runner):
         self._policy = policy
         self._model = model
         self._on_span = on_span
-        self._files = RunWriter(policy.directory, model, batch_by_batch=batch_by_batch)
+        self._files = RunWriter(policy.directory, model)
         self._directory = self._files.directory
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -224,13 +218,33 @@ class Evaluator(Runner):
                 self._directory.answer(entry, {}, "left out by the training")
 
 
+def make_evaluator(request: FitRequest, *, looks_only: bool) -> Evaluator:
+    """Returns the evaluator that the policy names; on hosts other than the chief it does nothing."""
+    settings, policy, checkpoints = request.settings, request.settings.evaluator, request.checkpoints
+    assert policy is not None
+    if checkpoints is not None and checkpoints.keep_weights is not None:
+        policy = replace(policy, keep_weights=True)
+    idle = looks_only or not settings.hosts.is_chief
+    return Evaluator(policy, request.model, settings.recorder.add, idle=idle)
+
+
+def refuse_listeners(callbacks: Iterable[keras.callbacks.Callback]) -> None:
+    """Refuses callbacks that listen to the batches of a validation, which nothing here sees."""
+    for callback in filter(wants_test_batches, callbacks):
+        raise ValueError(
+            f"{type(callback).__name__} listens to the batches of validations, which an evaluator makes in "
+            "another process; leave it out, or leave ValidationPolicy(evaluator=...) out"
+        )
+
+
 class ElsewhereSuite(ValidationSuite):
     """What an evaluator evaluates; it says of which sets and functions. Belongs to the training thread."""
 
-    def __init__(
-        self, evaluator: Evaluator, validates: Callable[[int], bool], *, on_error: str, hosts: Hosts
-    ) -> None:
-        super().__init__([NamedRunner("", evaluator, validates)], on_error=on_error, hosts=hosts)
+    def __init__(self, evaluator: Evaluator, request: FitRequest) -> None:
+        selectors = [epoch_selector(freq) for freq in request.elsewhere]
+        runner = NamedRunner("", evaluator, lambda epoch: any(selects(epoch) for selects in selectors))
+        settings = request.settings
+        super().__init__([runner], on_error=settings.validation.on_error, hosts=settings.hosts)
         self._evaluator = evaluator
 
     def evaluate(self, name: str, values: Values, *, alone: bool = False) -> ValidationResult:

@@ -18,9 +18,9 @@ import tensorflow as tf
 
 from overlap_train._callbacks.replay import read_by_python
 from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off, described
-from overlap_train._fit.callback_list import make_callback_list
 from overlap_train._fit.elsewhere import packed
-from overlap_train._fit.request import require_data, require_heeded
+from overlap_train._fit.interrupts import Interrupts
+from overlap_train._fit.request import FitRequest, make_callback_list, require_data, require_heeded
 from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._keras import forks
 from overlap_train._keras import models as keras_models
@@ -40,7 +40,7 @@ from overlap_train._validation.functions import FunctionRequest, add_functions
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import is_set, named_sets
-from overlap_train.errors import CheckpointError, HostMismatchError
+from overlap_train.errors import CheckpointError, HostLostError, HostMismatchError
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction, split_functions
@@ -138,6 +138,29 @@ def evaluate_run(
         return follower.results(follower.follow(timeout_s, takes_old=True))
 
 
+def serve(request: FitRequest) -> str:
+    """Is the evaluator of the hosts that train, until they end; returns how they did."""
+    settings, model, replicas = request.settings, request.model, request.settings.replicas
+    policy = settings.evaluator
+    assert replicas is not None
+    assert policy is not None
+    replicas.build(model, request.feed.element_spec)
+    make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)  # a History
+    # A first signal is for the training hosts, whose end ends this one.
+    followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
+    with Interrupts(insists=False), Follower(*followed) as follower:
+        run = follower.follow(policy.wait_s, takes_old=False)
+        follower.results(run)
+    if run is None or run.ended is None:  # killed, and not come back
+        raise HostLostError(
+            f"no training gives a sign of life in {policy.directory} for {policy.wait_s:g} s; start all "
+            "hosts again, with fit(resume=...) from the last checkpoint"
+        )
+    model.history.epoch, model.history.history = list(run.epochs), dict(run.history)
+    model.history.ended = run.ended
+    return run.ended
+
+
 class Follower(contextlib.ExitStack):
     """Evaluates what a training writes into a directory. On the calling thread."""
 
@@ -158,7 +181,7 @@ class Follower(contextlib.ExitStack):
         self._sets = sets
         self._functions = functions
         self._freq = validation_freq
-        self._built: tuple[ModelState, ValidationSuite, bool] | None = None
+        self._built: tuple[ModelState, ValidationSuite] | None = None
         # Epoch and values by the weights' run and number, which begins anew where no files are left.
         self._done: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
 
@@ -171,7 +194,7 @@ class Follower(contextlib.ExitStack):
         while True:
             run = self._files.read_run()
             if run is not None:
-                self._build(batch_by_batch=run.batch_by_batch)
+                self._build()
                 new_run = run.id != old.id if old is not None and old.ended else True
                 answered = {entry.number for entry in self._files.entries("result")}
                 entries = self._files.entries("weights", "inside")
@@ -220,7 +243,7 @@ class Follower(contextlib.ExitStack):
     def _evaluate(self, entry: Entry) -> dict[str, ValidationResult]:
         """Returns the results of weights, and notes those of an epoch's end."""
         assert self._built is not None
-        state, suite, _ = self._built
+        state, suite = self._built
         _require_possible(state, suite)
         stored = self._files.read(entry)
         for part, own in described(self._settings.model).items():
@@ -247,22 +270,22 @@ class Follower(contextlib.ExitStack):
             self._done[entry.run, entry.number] = entry.epoch, flat(prefixed(results))
         return results
 
-    def _build(self, *, batch_by_batch: bool) -> None:
-        """Traces the validation, once it is known whether the training listens to its batches."""
-        if self._built is not None and (self._built[2] or not batch_by_batch):
+    def _build(self) -> None:
+        """Traces the validation, once there is a training."""
+        if self._built is not None:
             return
         settings, model = self._settings, self._settings.model
         callbacks = make_callback_list(model, [], verbose=0, epochs=1, steps=None, history=False)
         sources = make_sources(settings, self._sets)
         self.callback(sources.close)
         state, suite, batch_spec = build_validation(
-            settings, self._sets, callbacks, sources, self, apart=batch_by_batch
+            settings, self._sets, callbacks, sources, self, apart=True
         )
         if self._functions:
             spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
             request = FunctionRequest(model, state, spec, self._freq, settings.recorder.add)
             add_functions(suite, self._functions, request, self)
-        self._built = state, suite, batch_by_batch
+        self._built = state, suite
 
 
 class _RefusedError(ValueError):

@@ -248,7 +248,7 @@ class SharedStart:
     ) -> StartPoint | None:
         resumer, hosts, history = self._resumer, self._hosts, self._model.history
 
-        def begin(epoch: int, *, ahead: bool) -> None:  # what it changes goes to the others with the rest
+        def begin(epoch: int) -> None:  # what it changes goes to the others with the rest
             for callback in itertools.filterfalse(_is_everywhere, callbacks):
                 callback.on_epoch_begin(epoch, {})
 
@@ -364,10 +364,7 @@ def _listening(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
     return [type(callback).__name__ for callback in callbacks if wants_train_batches(callback)]
 
 
-def check_without_batches(callbacks: Iterable[keras.callbacks.Callback]) -> None:
-    """Refuses callbacks that would from now on have to be called around each step, of which no host knows."""
-    for name in _listening(callbacks):
-        raise ValueError(
-            f"{name} listens to training batches since the training has begun, which is for one host; leave "
-            "it out, or have it listen before fit"
-        )
+def require_unchanged(changed: str | None) -> None:
+    """Refuses what has `changed` since the training began, because several hosts build nothing anew."""
+    if changed is not None:
+        raise ValueError(f"{changed}, while the training on several hosts goes on; set them before fit")

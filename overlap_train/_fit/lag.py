@@ -13,7 +13,6 @@ from overlap_train._callbacks.hooks import acts_on_model_only, may_change_traini
 from overlap_train._data.feed import Feed
 from overlap_train._fit.draws import follow_others
 from overlap_train._fit.request import FitRequest
-from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
@@ -43,15 +42,14 @@ def reasons_to_wait(
     yield from suite.reasons
     if request.settings.validation.on_change != "rollback":
         return
-    written = step.traced.written if step.traced is not None else ()
     yield from _irreversible(request.feed, step)
-    yield from _drawn_by_both(request, step)
     for callback in callbacks:
         hook = waiting_hook(callback)
         if hook is not None:
             yield Reason.of("callback-acts", f"{type(callback).__name__}.{hook}")
     yield from _lost_data(request, suite, callbacks)
-    yield from follow_others(request.feed, request.model, callbacks, written)
+    if request.streamed:  # of arrays only the order of the rows is drawn, which nothing else gets at
+        yield from follow_others(request.feed, request.model, callbacks, step.traced)
 
 
 def _irreversible(feed: Feed, step: Step) -> Iterator[Reason]:
@@ -61,21 +59,6 @@ def _irreversible(feed: Feed, step: Step) -> Iterator[Reason]:
     for function, name in ((step.traced, "the training step"), (feed.preparation, "preprocess")):
         for effect in function.effects if function is not None else ():
             yield Reason.of("step-stateful", f"{name} {effect.done}", effect.remedy)
-
-
-def _drawn_by_both(request: FitRequest, step: Step) -> Iterator[Reason]:
-    """Yields to which variables of the model the pipeline writes, which fetches ahead."""
-    drawn = request.feed.written_variables
-    if not drawn:
-        return
-    own = [StateVariable.of_keras(variable) for variable in request.model.variables]
-    handles = {id(handle) for variable in own for handle in variable.handles}
-    if step.traced is not None:
-        handles |= {id(variable.handle) for variable in step.traced.variables}
-    names = [variable.name for variable in drawn if id(variable.handle) in handles]
-    if names:
-        cause = "the pipeline of the training data writes to variables of the model"
-        yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
 
 
 def _lost_data(

@@ -27,7 +27,7 @@ class OwnMethod:
         self.used = False
         self._model = model
         self._method = method
-        self._extras = _extras(settings, resume, trains=method == "fit")
+        self._extras = beyond_keras(settings, resume, trains=method == "fit")
 
     def call(self, ours: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls the method; what it passes on to Keras's goes to `ours`."""
@@ -56,7 +56,7 @@ class OwnMethod:
         return result
 
 
-def _extras(settings: TrainerSettings, resume: Any, *, trains: bool) -> list[str]:
+def beyond_keras(settings: TrainerSettings, resume: Any, *, trains: bool = True) -> list[str]:
     """Returns what is asked for that Keras cannot do and that decides what comes of a call."""
     policy = settings.validation
     asked = {

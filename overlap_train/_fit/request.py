@@ -10,14 +10,13 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._callbacks.grounds import require_stock_list
 from overlap_train._data.array_feed import ArrayFeed, make_feed
 from overlap_train._data.feed import Feed
-from overlap_train._fit.callback_list import require_callbacks
 from overlap_train._keras import callers, forks
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.models import looks_beforehand
 from overlap_train._support import fit_arguments
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set, named_sets
@@ -99,7 +98,7 @@ def make_request(
     """Checks the arguments of a call of `Trainer.fit` and returns what it asks for."""
     forks.require_runtime()
     model = settings.model
-    require_callbacks(callbacks)
+    require_stock_list(callbacks)
     numbers = fit_arguments.FitNumbers(
         epochs=epochs,
         initial_epoch=initial_epoch,
@@ -169,7 +168,7 @@ def _feed(
         steps=keras_training.capped_steps(numbers.steps_per_epoch),
         shuffle=numbers.shuffle,
         class_weight=class_weight,
-        looked_at=looks_beforehand(settings.model),
+        looked_at=keras_models.looks_beforehand(settings.model),
     )
     own_rows = settings.replicas is not None and settings.replicas.own_rows
     if own_rows and isinstance(recognized, keras_data.Arrays) and recognized.dense:
@@ -177,21 +176,8 @@ def _feed(
         rows = tf.data.Dataset.from_tensor_slices(recognized.inputs)
         rows = rows.shuffle(recognized.num_samples) if recognized.shuffle else rows
         batches = rows.batch(recognized.batch_size)
-        recognized = keras_data.recognize(batches, looked_at=looks_beforehand(settings.model))
+        recognized = keras_data.recognize(batches, looked_at=keras_models.looks_beforehand(settings.model))
     return make_feed(recognized, settings.holds_in_memory, settings.preprocess)
-
-
-def make_evaluation_set(
-    settings: TrainerSettings, data: Any, *, batch_size: Any, steps: Any, verbose: Any, callbacks: Any
-) -> ValidationSet:
-    """Checks the arguments of a call of `Trainer.evaluate` and returns its data."""
-    counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
-    keras_models.require_compiled(settings.model)
-    require_heeded(settings, within_evaluate=True)
-    require_callbacks(callbacks)
-    validation_set = ValidationSet(data=data, steps=counts["steps"], batch_size=counts["batch_size"])
-    require_data(settings.model, [validation_set])
-    return validation_set
 
 
 def _require_possible(settings: TrainerSettings, sets: Mapping[str, ValidationSet]) -> None:
@@ -229,3 +215,27 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
         return
     for each in sets:
         keras_data.require_usable(*keras.utils.unpack_x_y_sample_weight(each.data), role="validation")
+
+
+def make_callback_list(
+    model: keras.Model,
+    callbacks: Any,
+    *,
+    verbose: int | str,
+    epochs: int,
+    steps: int | None,
+    history: bool = True,
+    bar: bool = False,
+) -> keras.callbacks.CallbackList:
+    """Returns the user's callbacks as Keras would call them, with a bar or not; a `CallbackList` as it is."""
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    return keras.callbacks.CallbackList(
+        callbacks,
+        add_history=history,
+        add_progbar=bar,
+        model=model,
+        verbose=verbose,
+        epochs=epochs,
+        steps=steps,
+    )

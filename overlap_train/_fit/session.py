@@ -16,11 +16,11 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._checkpoint.content import StartPoint
 from overlap_train._fit.build import FitParts
+from overlap_train._fit.checkpointing import describe_start
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import check_without_batches
+from overlap_train._fit.followers import require_unchanged
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traces import Traces
@@ -134,37 +134,18 @@ class FitSession:
         parts, deliveries, course = self._parts, self._deliveries, self._course
         if parts.resumption is None:
             return
-        hooks, callbacks = deliveries.hooks, deliveries.callbacks.callbacks
-        point = parts.resumption.start(parts.state, deliveries.cursor, callbacks, hooks.begin_again)
+        callbacks = deliveries.callbacks
+        point = parts.resumption.start(
+            parts.state, deliveries.cursor, callbacks.callbacks, callbacks.on_epoch_begin
+        )
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
         if point.logs:
-            course.logs[point.epoch - len(point.undelivered) - 1] = point.logs
+            course.logs[point.epoch - 1] = point.logs
         self._epoch_begun = point.position.within
         self._model.stop_training = point.stopped
-        self._describe(point)
-        for waiting in point.undelivered:
-            deliveries.begin_again(waiting)
-        if point.undelivered:
-            snapshot = point.undelivered[0].snapshot
-            begun = range(snapshot.epoch + 1, point.epoch + point.position.within)
-            hooks.resumed(begun, snapshot.values.metrics)
-        if not point.position.within:
-            deliveries.deliver_before(course.next_epoch, self._training.loop.splits)
-
-    def _describe(self, point: StartPoint) -> None:
-        """Says from where the fit goes on."""
-        say = self._training.progress.message
-        if point.plan not in ("", self._training.loop.plan):
-            say(f"the steps may round otherwise than before the checkpoint, where the plan was: {point.plan}")
-        if point.position.within:
-            say(f"resumed inside epoch {point.epoch + 1}, after {point.position.steps} of its steps")
-            return
-        say(f"resumed after epoch {point.epoch}")
-        if point.stopped or point.epoch >= self._course.epochs:
-            why = "a callback had stopped it" if point.stopped else "all its epochs are done"
-            say(f"nothing is left to train: {why}; another directory starts afresh")
+        describe_start(point, course, self._training.loop.plan, self._training.progress.message)
 
     def _train_ahead(self, epoch: int) -> None:
         """Trains an epoch; what it raises counts only if no delivery of an earlier epoch undoes it."""
@@ -192,8 +173,9 @@ class FitSession:
                 return
             if done.exhausted or self._model.stop_training:
                 break
-            if self._deliveries.checkpoint_due() and cursor.remaining() != 0:
-                self._deliveries.checkpoint(self._training.take_snapshot(epoch))
+            checkpoints = self._deliveries.checkpoints
+            if checkpoints is not None and checkpoints.due() and cursor.remaining() != 0:
+                checkpoints.write(self._training.take_snapshot(epoch))
         if self._ends_behind_all(epoch) and self._deliveries.deliver_all():
             return
         self._end_epoch(epoch)
@@ -272,7 +254,7 @@ class FitSession:
         """Builds all anew if callbacks are called otherwise now; returns whether the epoch is undone."""
         hosts = self._settings.hosts
         if hosts.count > 1:
-            hosts.chief_first(self._require_settled)
+            hosts.chief_first(lambda: require_unchanged(self._parts.grounds.changed()))
             return False
         changed = self._parts.grounds.changed()
         if changed is None:
@@ -281,19 +263,6 @@ class FitSession:
             return True
         self._build_anew(f"built again, because {changed}")
         return False
-
-    def _require_settled(self) -> None:
-        """Makes sure that the callbacks of several hosts, which build nothing anew, are as they were."""
-        changed = self._parts.grounds.changed()
-        if changed is None:
-            return
-        if not self._training.calls_batches:
-            check_without_batches(self._deliveries.callbacks.callbacks)
-        if self._deliveries.backlog.max_lag:
-            raise ValueError(
-                f"{changed}, while the training on several hosts runs ahead of its validations; set them "
-                "before fit, or pass ValidationPolicy(max_lag=0)"
-            )
 
     def _renew_validation(self, epoch: int) -> None:
         """Reads validation data that is first due, and builds what waited or what Keras traces anew now."""
@@ -334,8 +303,9 @@ class FitSession:
         self._training.progress.message(f"{self.ended}: {within}")
         deliveries.deliver_until(deadline_s)
         # A stop inside the epoch is in no checkpoint; what asked for it is called again from an older one.
-        if deliveries.may_checkpoint() and not self._model.stop_training:
-            deliveries.checkpoint(self._training.take_snapshot(self._course.next_epoch))
+        checkpoints = deliveries.checkpoints
+        if checkpoints is not None and checkpoints.may_write() and not self._model.stop_training:
+            checkpoints.write(self._training.take_snapshot(self._course.next_epoch))
         deliveries.backlog.drop()
         if deliveries.resumer is not None:
             deliveries.resumer.wait()

@@ -11,7 +11,6 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.hooks import wants_train_batches
-from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.graph import sends_any_shape
 from overlap_train._inspection.traces import Same, Traces
@@ -19,7 +18,6 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
-from overlap_train._support.printing import error_text
 from overlap_train._training.execution import Task, make_execution
 from overlap_train._training.kernels import MANY_PARTS, FastKernels, find_kernels, steps_that_pay_timing
 from overlap_train._training.loops import Loop, Pace
@@ -55,8 +53,11 @@ class StepBuilder:
         settings, model, feed = self._settings, self._model, self._feed
         step = self._make_step()
         if keras_models.runs_eagerly(model):
-            if self._is_stored:  # with every variable that the step uses
-                _inspect(step, model, feed)
+            if self._is_stored:  # and only a trace tells which variables the step uses
+                raise ValueError(
+                    f"resume is for compiled training steps, and {model.name!r} runs eagerly; compile it "
+                    "without run_eagerly=True, or leave resume out"
+                )
             return step
         traces, token = Traces.of(model), keras_training.begin_training(model)
         key = ("step", *self._step_key(), step.jit_compile)
@@ -171,18 +172,6 @@ class StepBuilder:
         if not long and len(model.trainable_variables) + len(keras_models.flat_layers(model)) < MANY_PARTS:
             return None
         return find_kernels(model, long=long, times=times)
-
-
-def _inspect(step: Step, model: keras.Model, feed: Feed) -> None:
-    """Has an eager step build what it uses: a checkpoint needs momenta and weights before the first step."""
-    try:
-        step.inspect(feed.element_spec)
-    except Exception as error:
-        raise ValueError(
-            f"resume finds what a checkpoint has to hold by tracing the training step, and {model.name!r} "
-            f"runs eagerly and cannot be traced ({error_text(error):.160}); compile it without "
-            "run_eagerly=True, or leave resume out"
-        ) from error
 
 
 def look_only(request: FitRequest, resources: contextlib.ExitStack) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -16,12 +16,12 @@ from overlap_train._callbacks.hooks import (
     acts_in,
     overrides,
     runs_own_code,
+    wants_test_batches,
 )
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._fit.callback_list import listened_to
 from overlap_train._fit.draws import is_drawn_in_order
-from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator
+from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, make_evaluator, refuse_listeners
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
@@ -80,7 +80,7 @@ class FitValidation:
         *,
         looks_only: bool = False,
     ) -> None:
-        settings, policy = request.settings, request.settings.evaluator
+        settings = request.settings
         self._request = request
         self._callbacks = callbacks
         self._waits = request.reads_when_due and not looks_only
@@ -94,17 +94,8 @@ class FitValidation:
         )
         resources.callback(self.sources.close)
         self.evaluator: Evaluator | None = None
-        if request.elsewhere and policy is not None:
-            keeps = request.checkpoints is not None and request.checkpoints.keep_weights is not None
-            policy = replace(policy, keep_weights=policy.keep_weights or keeps)
-            self.evaluator = Evaluator(
-                policy,
-                request.model,
-                settings.recorder.add,
-                batch_by_batch=listened_to(callbacks),
-                idle=looks_only or not settings.hosts.is_chief,
-            )
-            resources.enter_context(self.evaluator)
+        if request.elsewhere:
+            self.evaluator = resources.enter_context(make_evaluator(request, looks_only=looks_only))
         self._test_function: Any = None
         self._may_differ = False
 
@@ -152,7 +143,7 @@ class FitValidation:
             ahead = settings.validation.max_lag > 0 and not once and not validation_set.concurrent
             return ahead and is_drawn_in_order(feed, validation_set.data, settings.model, written)
 
-        captured = [*union([step.traced, step.inspected, feed.preparation]), *feed.captured]
+        captured = [*union([step.traced, feed.preparation]), *feed.captured]
         if (waits := settings.hosts.waits) is not None:
             clocks = set(map(id, waits.handles))
             captured = [variable for variable in captured if id(variable.handle) not in clocks]
@@ -168,13 +159,8 @@ class FitValidation:
             is_in_order=is_in_order,
         )
         if self.evaluator is not None:
-            selectors = [epoch_selector(freq) for freq in request.elsewhere]
-            return state, ElsewhereSuite(
-                self.evaluator,
-                lambda epoch: any(selects(epoch) for selects in selectors),
-                on_error=settings.validation.on_error,
-                hosts=settings.hosts,
-            )
+            refuse_listeners(self._callbacks.callbacks)
+            return state, ElsewhereSuite(self.evaluator, request)
         freq, report = request.validation_freq, settings.recorder.add
         # The suite is built anew before functions are called that are not due before the sets that wait.
         waiting = [request.sets[name].freq for name in suite.waiting]
@@ -233,21 +219,18 @@ def _set_request(
     callbacks: keras.callbacks.CallbackList,
     *,
     within_evaluate: bool,
-    apart: bool | None = None,
+    apart: bool = False,
     timing: TraceTiming = AT_ONCE,
 ) -> SetRequest:
-    """Returns what the callbacks ask of a validation.
-
-    For a training elsewhere `apart` says whether its callbacks listen to the batches.
-    """
-    listening = [] if apart is not None else callbacks.callbacks
-    listened = listened_to(callbacks) if apart is None else apart
+    """Returns what the callbacks ask of a validation; `apart` says that it is for a training elsewhere."""
+    listening = callbacks.callbacks
+    listened = any(map(wants_test_batches, listening))
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
     setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
     custom = [c for c in listening if not keras_models.is_stock_method(type(c))]
     looks = listened or any(overrides(c, "on_test_begin") for c in custom)
     # Whether this process alone validates, and only between two epochs.
-    alone = settings.replicas is None and apart is None and settings.validation.every_steps is None
+    alone = settings.replicas is None and not apart and settings.validation.every_steps is None
     alone = alone and acting is None and setting is None
     return SetRequest(
         settings,
@@ -259,7 +242,7 @@ def _set_request(
         sets_python=any(acts_in(c, (*_BEFORE_TRACE[:1], *TEST_BATCH_HOOKS)) for c in custom),
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
-        runs_metrics=alone or (apart is not None and settings.replicas is None),
+        runs_metrics=alone or (apart and settings.replicas is None),
     )
 
 

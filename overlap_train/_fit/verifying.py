@@ -16,8 +16,9 @@ import tensorflow as tf
 
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import IteratorFeed
+from overlap_train._fit.explaining import explain_fit
+from overlap_train._fit.own_methods import beyond_keras
 from overlap_train._fit.request import make_request
-from overlap_train._fit.run import explain_fit
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import randomness, routes
 from overlap_train._keras.copies import preserved_state
@@ -82,19 +83,11 @@ def _by_keras(model: keras.Model) -> Callable[..., Any]:
 
 def _require_twice(settings: TrainerSettings, arguments: Mapping[str, Any]) -> None:
     """Raise an exception if Keras cannot do such a fit, or if it cannot be done twice."""
-    policy, data = settings.validation, arguments["validation_data"]
-    own = {
-        "a train_step of its own": not settings.stock,
-        "a validation_step of its own": not settings.stock_validation,
-        "preprocess": settings.preprocess is not None,
-        "functions": bool(policy.functions),
-        "every_steps": policy.every_steps is not None,
-        "resume": arguments["resume"] is not None,
-        "sets by name": isinstance(data, (ValidationSet, Mapping)),
-    }
-    if any(own.values()):
-        name = next(name for name, is_used in own.items() if is_used)
-        raise ValueError(f"verify compares with keras.Model.fit, which has no {name}; leave it out")
+    extras = beyond_keras(settings, arguments["resume"])
+    if isinstance(arguments["validation_data"], (ValidationSet, Mapping)):
+        extras.append("sets by name")
+    if extras:
+        raise ValueError(f"verify compares with keras.Model.fit, which has no {extras[0]}; leave it out")
     for name in ("x", "validation_data"):
         if isinstance(arguments[name], Iterator):
             raise ValueError(

@@ -16,7 +16,6 @@ from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import training as keras_training
-from overlap_train._keras.randomness import random_states, set_random_states
 
 Batch = Any
 Logs = Mapping[str, Any]
@@ -48,8 +47,6 @@ class Step:
         self._listened_to = listened_to or halt_on_nonfinite
         self.halts = halt_on_nonfinite  # at the first loss that is not finite
         self.traced: TracedFunction | None = None
-        # The trace that shows the variables of a step that runs operation by operation.
-        self.inspected: TracedFunction | None = None
         # None where nothing reads them, since the model's metrics have the same values at any later time.
         self.logs: CarriedLogs | None = None
         # Whether an epoch's logs are the last step's: Keras takes the metrics where both have the same names.
@@ -69,14 +66,6 @@ class Step:
         """Return the handles of variables whose creation changes no trace."""
         metrics = keras_metrics.stock_metric_handles(self._model)
         return metrics + keras_optimizers.stock_optimizer_handles(self._model) if self._stock else metrics
-
-    def inspect(self, element_spec: Any) -> None:
-        """Trace an eager step to find its variables, and draw again what its Python has drawn meanwhile."""
-        states = random_states()
-        try:
-            self.inspected = self.trace(element_spec)
-        finally:
-            set_random_states(states)
 
     def adopt(self, traced: TracedFunction, metrics: MetricsReader | None = None) -> None:
         """Use a trace of this step, of this fit or an earlier one, and its reader of the metrics if any."""

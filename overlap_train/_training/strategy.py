@@ -11,7 +11,7 @@ import tensorflow as tf
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import replicas as keras_replicas
-from overlap_train.parallel.hosts import EvaluatorTask, has_own_rows, make_hosts
+from overlap_train.parallel.cluster_hosts import EvaluatorTask, has_own_rows, make_hosts
 
 _SUPPORTED = (
     tf.distribute.MirroredStrategy,

@@ -6,32 +6,31 @@ People count epochs from 1, as Keras prints them; the arguments count from 0, as
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import Verbosity
-from overlap_train._support.printing import is_watched, printable
+from overlap_train.monitoring.quiet import PendingValidation, QuietProgress
 from overlap_train.monitoring.table import format_metric
-
-PendingValidation = tuple[int, int, int]
-"""(epoch, shards done, shards)."""
+from overlap_train.monitoring.terminal import (
+    BAR_WIDTH,
+    SEPARATOR,
+    LiveLine,
+    TolerantStream,
+    bar_of,
+    is_terminal,
+)
 
 _REDRAW_S = 0.1
 _HEARTBEAT_S = 30.0
-_BAR_WIDTH = 20
-_SEPARATOR = " - "
 
 
-class ProgressReporter(Closing):
+class ProgressReporter(QuietProgress):
     """Show the training and the pending validations, in a form that suits the stream.
 
     - `verbose=1` on a terminal or in a notebook: a bar. Each epoch leaves Keras's two lines when its
@@ -66,7 +65,7 @@ class ProgressReporter(Closing):
             stream: the text stream to write to; None means `sys.stdout`, as in Keras.
             clock: returns the time in seconds.
         """
-        self.messages: list[str] = []
+        super().__init__()
         self._stream = TolerantStream(sys.stdout if stream is None else stream)
         self._total_epochs = total_epochs
         self._steps_per_epoch = steps_per_epoch
@@ -119,25 +118,25 @@ class ProgressReporter(Closing):
         self._steps_per_epoch = self._steps_per_epoch or steps or None
         parts = [f"{steps}/{steps}", f"{seconds:.0f}s", _pace(seconds, steps)]
         if self._live is not None:  # as Keras's bar stays
-            parts = [" ".join([parts[0], _bar_of(self._stream)[-1] * _BAR_WIDTH, *parts[1:]])]
-        end = "\n" if self._two_lines else _SEPARATOR
-        text = self._name(epoch) + end + _SEPARATOR.join([*filter(None, parts), *_metric_texts(metrics)])
+            parts = [" ".join([parts[0], bar_of(self._stream)[-1] * BAR_WIDTH, *parts[1:]])]
+        end = "\n" if self._two_lines else SEPARATOR
+        text = self._name(epoch) + end + SEPARATOR.join([*filter(None, parts), *_metric_texts(metrics)])
         self._lines[epoch] = _DelayedLine(text, validation_follows)
         self._release_lines()
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
         if line := self._lines.get(epoch):
-            line.text = _SEPARATOR.join([line.text, *_metric_texts(metrics)])
+            line.text = SEPARATOR.join([line.text, *_metric_texts(metrics)])
         else:
-            self._say(_SEPARATOR.join([self._name(epoch), "validated", *_metric_texts(metrics)]))
+            self._say(SEPARATOR.join([self._name(epoch), "validated", *_metric_texts(metrics)]))
         for other, line in self._lines.items():
             line.waits = line.waits and other > epoch
         self._release_lines()
 
     def message(self, text: str, *, detail: bool = False) -> None:
         """Print a notice on lines of its own; a detail, such as the plan, with `verbose=2` only."""
-        self.messages.append(text)
+        super().message(text)
         if self._details or not detail:
             self._say(text)
 
@@ -172,7 +171,7 @@ class ProgressReporter(Closing):
             self._live.draw(head, step, self._steps_per_epoch, self._tail())
         elif not self._two_lines and now_s - self._said_s >= _HEARTBEAT_S:
             count = [] if step is None else [f"{step}/{self._steps_per_epoch or 'Unknown'}"]
-            self._say(_SEPARATOR.join([head, *count, *self._tail()]))
+            self._say(SEPARATOR.join([head, *count, *self._tail()]))
 
     def _tail(self) -> list[str]:
         """Return the texts next to the bar, the most important first."""
@@ -235,153 +234,3 @@ def _duration(seconds: float) -> str:
     """Write how long an epoch will still take, as Keras does up to a minute."""
     text: str = tqdm.format_interval(seconds)
     return text if seconds >= 60 else f"{seconds:.0f}s"
-
-
-class TolerantStream:
-    """Passes text on until the stream breaks or is closed, and is silent from then on.
-
-    A lost terminal or a closed pipe must not end hours of training. Nor must a character that the stream's
-    encoding lacks: it is written as a number.
-    """
-
-    def __init__(self, stream: TextIO | None) -> None:
-        self._stream: Any = stream
-        self._broken = stream is None  # as is standard output if the parent process has closed it
-
-    def write(self, text: str) -> int:
-        """Write text, unless the stream has broken; returns its length."""
-        self._attempt(self._write, text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush the stream, unless it has broken."""
-        if not self._broken:
-            self._attempt(self._stream.flush)
-
-    def isatty(self) -> bool:
-        """Whether the stream is a terminal."""
-        return is_watched(self._stream)
-
-    def in_notebook(self) -> bool:
-        """Whether the stream is the output of a Jupyter kernel, such as that of Colab or VS Code."""
-        return type(self._stream).__module__ == "ipykernel.iostream"
-
-    def _write(self, text: str) -> None:
-        try:
-            self._stream.write(text)
-        except UnicodeEncodeError:
-            self._stream.write(printable(text, self._stream))
-
-    def _attempt(self, operation: Any, *args: str) -> None:
-        if self._broken:
-            return
-        try:
-            operation(*args)
-        except OSError:
-            self._broken = True
-        except ValueError:  # of a closed file; any other stream's is an error
-            if not getattr(self._stream, "closed", False):
-                raise
-            self._broken = True
-
-    def __eq__(self, other: object) -> bool:
-        """Equals the stream below: tqdm compares, to find the bars that share a terminal."""
-        return self._stream == getattr(other, "_stream", other)
-
-    def __hash__(self) -> int:
-        return hash(self._stream)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-
-def is_terminal(stream: TextIO | TolerantStream) -> bool:
-    """Tell whether a line can be drawn again and again on `stream`.
-
-    A pseudo-terminal without a size, as containers and CI make them, is captured and not watched.
-    """
-    if os.environ.get("TERM") == "dumb" or not stream.isatty():
-        return False
-    try:
-        return os.get_terminal_size(stream.fileno()).lines > 1
-    except Exception:  # a console that is no file has no descriptor
-        return True
-
-
-def _bar_of(stream: TolerantStream) -> str:
-    """Return the characters of an empty and of a full place of a bar."""
-    return "─━" if printable("─━", stream) == "─━" else ".="
-
-
-class LiveLine:
-    """A tqdm bar with text next to it: cut to the width of a terminal, or a widget in a notebook.
-
-    It appears with the first `draw`. All methods belong to one thread.
-    """
-
-    def __init__(self, stream: TolerantStream) -> None:
-        self._stream = stream
-        self._is_widget = stream.in_notebook() and importlib.util.find_spec("ipywidgets") is not None
-        self._class: Any = _widget_class() if self._is_widget else _Bar
-        self._bar: Any = None
-
-    def draw(self, head: str, step: int | None, steps: int | None, tail: Sequence[str]) -> None:
-        """Draw the line; of `tail`, the most important first, what does not fit is left out.
-
-        Without `step` there is text only, and without `steps` no bar.
-        """
-        if self._bar is None:
-            options = {"ascii": _bar_of(self._stream), "bar_format": " ", "leave": False}
-            self._bar = self._class(file=self._stream, dynamic_ncols=not self._is_widget, **options)
-        bar, place, parts = self._bar, "", [head]
-        if step is not None:
-            parts.append(f"{step}/{steps or 'Unknown'}")
-            if steps:
-                place = "{bar}" if self._is_widget else f"{{bar:{_BAR_WIDTH}}}"
-                if bar.total != steps or step < bar.n:  # another epoch
-                    bar.reset(total=steps)
-            bar.n = step
-        taken = len(" ".join(parts)) + 1 + (_BAR_WIDTH + 1 if place else 0)
-        texts = _literal(" ".join(parts)), place, _literal(_fitting(tail, (bar.ncols or sys.maxsize) - taken))
-        bar.bar_format = " ".join(filter(None, texts))
-        bar.refresh()
-
-    def say(self, text: str) -> None:
-        """Write lines that stay above this one, and above other tqdm bars on the terminal."""
-        self._class.write(text, file=self._stream)
-
-    def close(self) -> None:
-        """Take the line away for good; does nothing the second time."""
-        if self._bar is not None:
-            self._bar.total = None  # or a widget would stay, in red
-            self._bar.close()
-            self._bar = None
-
-
-class _Bar(tqdm):  # type: ignore[misc]  # tqdm is not typed
-    """A tqdm that leaves nothing behind in the process."""
-
-    monitor_interval = 0  # else tqdm starts a thread that outlives the bar
-    _lock = threading.RLock()  # else tqdm makes a lock between processes as well
-
-
-def _widget_class() -> Any:
-    from tqdm.notebook import tqdm_notebook
-
-    return type("_Widget", (tqdm_notebook,), {"monitor_interval": 0, "_lock": _Bar._lock})
-
-
-def _literal(text: str) -> str:
-    """Return a text as part of a format."""
-    return text.replace("{", "{{").replace("}", "}}")
-
-
-def _fitting(parts: Sequence[str], room: int) -> str:
-    """Join the first parts that fit into `room` characters."""
-    text = ""
-    for part in parts:
-        longer = f"{text}{_SEPARATOR}{part}" if text else part
-        if len(longer) > room:
-            break
-        text = longer
-    return text

@@ -11,7 +11,7 @@ import bisect
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import TracebackType
@@ -26,6 +26,7 @@ from overlap_train._support.arguments import (
     require_items,
     require_text,
 )
+from overlap_train.monitoring.table import EpochRow, epoch_table_html, format_epoch_table
 from overlap_train.records import EpochAccount, FitAccount, Span
 
 _start = attrgetter("start_s")
@@ -316,6 +317,33 @@ class Accounts:
             if spans is None
             else saved_s(epochs, [s for s in spans if s.start_s >= self._start_s]),
         )
+
+
+class EpochAccounts(list[EpochAccount]):
+    """The accounts of a fit's delivered epochs, in order; a prompt or a notebook shows them as a table.
+
+    Attributes:
+        logs: the metrics of each epoch.
+        fit: the account of the whole fit.
+    """
+
+    def __init__(
+        self,
+        accounts: Iterable[EpochAccount] = (),
+        logs: Mapping[int, Mapping[str, Any]] | None = None,
+        fit: FitAccount | None = None,
+    ) -> None:
+        super().__init__(accounts)
+        self.logs, self.fit = logs or {}, fit
+
+    def _rows(self) -> list[EpochRow]:
+        return [(account, self.logs.get(account.epoch, {})) for account in self]
+
+    def __repr__(self) -> str:
+        return format_epoch_table(self._rows(), self.fit)
+
+    def _repr_html_(self) -> str:
+        return epoch_table_html(self._rows(), self.fit) if self else repr(self)
 
 
 def saved_s(epochs: Sequence[EpochAccount], spans: Sequence[Span]) -> float | None:

@@ -72,37 +72,13 @@ def format_epoch_table(rows: Iterable[EpochRow], fit: FitAccount | None = None, 
     return table if fit is None or not fit.validated_s else f"{table}\n{fit}"
 
 
-class EpochAccounts(list[EpochAccount]):
-    """The accounts of a fit's delivered epochs, in order; a prompt or a notebook shows them as a table.
-
-    Attributes:
-        logs: the metrics of each epoch.
-        fit: the account of the whole fit.
-    """
-
-    def __init__(
-        self,
-        accounts: Iterable[EpochAccount] = (),
-        logs: Mapping[int, Mapping[str, Any]] | None = None,
-        fit: FitAccount | None = None,
-    ) -> None:
-        super().__init__(accounts)
-        self.logs, self.fit = logs or {}, fit
-
-    def _rows(self) -> list[EpochRow]:
-        return [(account, self.logs.get(account.epoch, {})) for account in self]
-
-    def __repr__(self) -> str:
-        return format_epoch_table(self._rows(), self.fit)
-
-    def _repr_html_(self) -> str:
-        if not self:
-            return repr(self)
-        epochs, metrics, seconds = _columns(self._rows(), self.fit)
-        columns = [epochs, *metrics, *seconds]
-        heading = [f"{column.heading} {f'({column.unit})' if column.unit else ''}" for column in columns]
-        cells = zip(*([*column.cells, column.total] for column in columns), strict=True)
-        return html_table(heading, cells) + f"<p>{self.fit or ''}</p>"
+def epoch_table_html(rows: Sequence[EpochRow], fit: FitAccount | None) -> str:
+    """Return the table for a notebook."""
+    epochs, metrics, seconds = _columns(rows, fit)
+    columns = [epochs, *metrics, *seconds]
+    heading = [f"{column.heading} {f'({column.unit})' if column.unit else ''}" for column in columns]
+    cells = zip(*([*column.cells, column.total] for column in columns), strict=True)
+    return html_table(heading, cells) + f"<p>{fit or ''}</p>"
 
 
 def _columns(

@@ -19,7 +19,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context
 
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.hosts import EvaluatorTask, give_own_rows
+from overlap_train.parallel.cluster_hosts import EvaluatorTask, give_own_rows
 
 
 class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]

@@ -10,10 +10,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from overlap_train._checkpoint import container
 from overlap_train._checkpoint.content import (
     StartPoint,
-    WaitingEpoch,
     as_checkpoint,
     plain_logs,
     require_storable,
@@ -22,7 +20,7 @@ from overlap_train._checkpoint.content import (
 )
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train._snapshot import ModelState, Snapshot, StateVariable
+from overlap_train._snapshot import ModelState, StateVariable
 from tests.killing import Killed, Kills
 from tests.networks import CLASSES, arrays, assert_same_history
 from tests.pools import pooled
@@ -37,14 +35,9 @@ def state():
     return ModelState(model)
 
 
-def waiting(state, epoch, **logs):
-    position = CursorState(epoch + 1, 2, True, epoch, True, 2, {"marked": epoch, "seeds": [1, 2]})
-    return WaitingEpoch(Snapshot(epoch, 10 * epoch, state.read(), position), logs)
-
-
-def through_file(state, undelivered=()):
+def through_file(state):
     """Returns a checkpoint of the present values as it comes out of its file."""
-    point = StartPoint(1, 10, False, {}, CursorState(1, 2, False), undelivered)
+    point = StartPoint(1, 10, False, {}, CursorState(1, 2, False))
     python = {"files": (), "configuration": {}, "callbacks": []}
     pieces = container.encode(as_checkpoint(point, state.read(), python, {}))
     return take_apart(container.decode(b"".join(pieces)), state, lambda state, configuration: None)
@@ -89,17 +82,6 @@ def test_a_variable_with_an_open_shape_has_been_of_another_size(shape):
     assert specs_of(state) == specs
     state.restore(saved.values)
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
-
-
-def test_epochs_that_wait_come_back_with_logs_and_position(state):
-    epochs = [waiting(state, 3, loss=0.5, nested={"a": 1.0}), waiting(state, 4, loss=np.float32(0.25))]
-    back = through_file(state, tuple(epochs)).undelivered
-    assert [(each.snapshot.epoch, each.snapshot.step) for each in back] == [(3, 30), (4, 40)]
-    assert back[0].logs == {"loss": 0.5, "nested": {"a": 1.0}}
-    for one, other in zip(back, epochs, strict=True):
-        assert one.snapshot.position == other.snapshot.position
-        assert one.snapshot.position.data == other.snapshot.position.data
-    assert through_file(state).undelivered == ()
 
 
 def test_logs_are_what_json_has():

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._fit.followers import agree_to_start, check_without_batches
+from overlap_train._fit.followers import agree_to_start
 from overlap_train.errors import HostMismatchError
 from tests.fit.requests import request_of
 from tests.networks import arrays, sequential
@@ -103,12 +103,6 @@ def test_a_batch_smaller_than_the_replicas_is_refused_on_one_host_too():
     replicas.count = 3
     with pytest.raises(ValueError, match="batch_size is 2, and 3 replicas are to share each batch"):
         agree_to_start(request, replicas, ())
-
-
-def test_a_callback_that_begins_to_listen_to_batches_is_for_one_host():
-    check_without_batches([kc.History(), kc.EarlyStopping()])
-    with pytest.raises(ValueError, match="Listens listens to training batches since the training has begun"):
-        check_without_batches([kc.History(), Listens()])
 
 
 def test_all_hosts_agree_on_who_listens_to_batches():

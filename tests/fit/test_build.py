@@ -9,7 +9,6 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data.cursor import Cursor
-from overlap_train._fit import build as module
 from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._support.reasons import Reason
@@ -73,21 +72,6 @@ def test_why_it_validates_in_step_is_told_once_however_often_it_is_built(fit):
         assert parts.reasons == (Reason.of("callback-acts", "Acts.on_train_batch_begin"),)
     (told,) = one.in_step
     assert told == f"validating in step with the training: {parts.reasons[0]}"
-
-
-def test_epochs_that_are_left_out_are_not_planned_for(fit, monkeypatch):
-    asked = []
-    build_loop = module.StepBuilder.build_loop
-
-    def kept(builder, step, say):
-        asked.append(builder._total_steps)
-        return build_loop(builder, step, say)
-
-    monkeypatch.setattr(module.StepBuilder, "build_loop", kept)
-    one = fit(initial_epoch=3, epochs=5)
-    one.builder.build()
-    assert asked == [2 * one.request.feed.num_batches]
-    assert one.builder.ledger.course.next_epoch == 3
 
 
 def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):

@@ -22,14 +22,13 @@ from overlap_train._fit import elsewhere, evaluator
 from overlap_train._fit.evaluator import Follower
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import (
-    CheckpointError,
     HostLostError,
     HostMismatchError,
     ValidationTimeoutError,
     ValidationWorkerError,
 )
 from overlap_train.parallel import evaluate_run
-from overlap_train.parallel.hosts import EvaluatorTask
+from overlap_train.parallel.cluster_hosts import EvaluatorTask
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
 from tests.whole_fits.test_accounts import assert_adds_up
@@ -123,28 +122,23 @@ def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.nightly
-def test_callbacks_that_listen_to_test_batches_or_swap_weights_see_what_they_would(tmp_path):
-    heard = []
+class Listening(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        print(batch)
 
-    class Listening(keras.callbacks.Callback):
-        def on_test_batch_end(self, batch, logs=None):
-            heard.append((batch, logs["loss"]))
 
-    def ema():
-        return sequential(keras.optimizers.Adam(use_ema=True))
+class Begins(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        self.on_test_batch_end = print
 
-    def callbacks():
-        return [Listening(), keras.callbacks.SwapEMAWeights(swap_on_epoch=False)]
 
-    one = fit(model=ema(), callbacks=callbacks(), epochs=2, validation_data=CLEAN)
-    expected = heard.copy()
-    heard.clear()
-    with evaluating(tmp_path, CLEAN, model=ema()):
-        two = fit(ValidationPolicy(evaluator=tmp_path), ema(), callbacks(), epochs=2, validation_data=CLEAN)
-    assert len(heard) == len(expected) > 0
-    np.testing.assert_allclose(heard, expected, rtol=1e-5)
-    assert_same_history(history(two), history(one), 1e-5)
+@pytest.mark.parametrize("callback", [Listening, Begins])
+def test_a_callback_that_listens_to_the_batches_of_an_evaluator_is_refused(callback, tmp_path):
+    with (
+        evaluating(tmp_path, CLEAN, timeout_s=1.0),
+        pytest.raises(ValueError, match="listens to the batches of validations, which an evaluator makes in"),
+    ):
+        fit(ValidationPolicy(evaluator=tmp_path), callbacks=[callback()])
 
 
 def later(directory, **options):
@@ -292,9 +286,7 @@ def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path
 
 def test_a_validation_given_up_as_its_results_come_takes_no_other_along(tmp_path, monkeypatch):
     model = pools.sequential()
-    evaluator = elsewhere.Evaluator(
-        EvaluatorPolicy(tmp_path), model, on_span=lambda span: None, batch_by_batch=False, idle=False
-    )
+    evaluator = elsewhere.Evaluator(EvaluatorPolicy(tmp_path), model, on_span=lambda span: None, idle=False)
     requests = []
 
     def snapshot(epoch):
@@ -302,7 +294,7 @@ def test_a_validation_given_up_as_its_results_come_takes_no_other_along(tmp_path
 
     def written_answered_and_the_first_given_up(self, request):
         write(self, request)
-        RunDirectory(tmp_path).answer(request.entry, {"": [{"loss": 1.0}, [], False]}, None)
+        RunDirectory(tmp_path).answer(request.entry, {"": [{"loss": 1.0}, False]}, None)
         if not requests:
             requests.extend(self.start(snapshot(1)))
             request.cancel()
@@ -449,37 +441,11 @@ def test_what_cannot_be_the_same_is_refused_on_both(trained, evaluated, message,
     assert isinstance(results[0], (HostMismatchError, ValueError))
 
 
-def test_two_trainings_do_not_share_a_directory(tmp_path):
-    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, wait_s=0.2), on_error="warn")
-
-    class FitsAgain(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            with pytest.raises(CheckpointError, match="Another training"):
-                fit(policy, epochs=1)
-
-    with pytest.warns(RuntimeWarning, match="left out|waiting up to"):
-        fit(policy, callbacks=[FitsAgain()], epochs=1)
-
-
 def test_to_explain_a_fit_touches_no_directory(tmp_path):
     trainer = Trainer(pools.sequential(), validation=ValidationPolicy(evaluator=tmp_path / "run"))
     explanation = trainer.explain(X, Y, batch_size=32)
     assert (explanation.validates, explanation.max_lag) == (True, 1)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.nightly
-def test_a_model_that_is_not_built_is_built_from_the_data(tmp_path):
-    def unbuilt():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential([keras.layers.Dense(4)])
-        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        return model
-
-    with evaluating(tmp_path, CLEAN, model=unbuilt(), functions={"size": length}):
-        trainer = fit(ValidationPolicy(evaluator=tmp_path), unbuilt())
-    expected = history(fit(ValidationPolicy(functions={"size": length}), unbuilt(), validation_data=CLEAN))
-    assert_same_history(history(trainer), expected, 1e-6)
 
 
 @pytest.mark.parametrize(

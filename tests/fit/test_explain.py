@@ -50,34 +50,6 @@ def test_nothing_is_trained_and_nobody_is_told(tmp_path):
     assert trainer.recorder.spans() == (), "the timeline is of fits"
 
 
-@pytest.mark.nightly
-def test_a_fit_traces_what_its_first_hooks_set_whatever_was_explained_before():
-    class Scales(keras.callbacks.Callback):
-        def on_train_begin(self, logs=None):
-            self.model.scale = 10.0
-
-    class Scaled(keras.Model):
-        scale = 1.0
-
-        def __init__(self):
-            super().__init__()
-            self.dense = keras.layers.Dense(1, kernel_initializer="ones")
-
-        def call(self, x):
-            return self.dense(x) * self.scale
-
-    ones = np.ones((8, 4), "float32"), np.ones((8, 1), "float32")
-    losses = []
-    for explained in (False, True):
-        model = Scaled()
-        model.compile(keras.optimizers.SGD(0.0), "mse")
-        trainer = Trainer(model)
-        if explained:
-            trainer.explain(*ones, callbacks=[Scales()])
-        losses.append(trainer.fit(*ones, verbose=0, callbacks=[Scales()]).history["loss"])
-    assert losses[0] == losses[1] == [pytest.approx(39.0**2)]
-
-
 @pytest.mark.parametrize("validates", [False, True])
 @pytest.mark.by_default("True")
 def test_a_shuffle_draws_what_it_would_have_drawn(validates):
@@ -140,16 +112,6 @@ def test_why_not_has_an_answer_in_every_case(policy, data, told):
     explanation = Trainer(pools.sequential(), validation=policy).explain(X, Y, validation_data=data)
     assert not explanation.overlaps
     assert told in explanation.in_step
-
-
-def test_memory_and_steps_are_counted():
-    model = pools.sequential()
-    arrays = Trainer(model).explain(X, Y, batch_size=16, validation_data=VALIDATION)
-    assert arrays.data_bytes == X.nbytes + Y.nbytes
-    assert arrays.steps_per_epoch == -(-len(X) // 16)
-    assert arrays.snapshot_bytes >= sum(w.nbytes for w in model.get_weights())
-    streamed = Trainer(model).explain(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16))
-    assert streamed.data_bytes == 0
 
 
 def test_what_fit_refuses_it_refuses():

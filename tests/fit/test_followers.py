@@ -149,14 +149,6 @@ def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
         assert float(outcome.values.trainable[0].numpy().item()) == 1.0, "as the chief's callbacks left it"
 
 
-def test_a_stop_and_what_callbacks_add_to_the_history_are_told_to_all(places):
-    own, other = delivered(places, stop=True, trained_on=False, adds=True)
-    assert own.stop
-    assert other.stop
-    for place in places:
-        assert list(place.history.history.items()) == [("loss", [2.0]), ("val_loss", [0.5]), ("extra", [4.0])]
-
-
 def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
     class Swaps(kc.Callback):
         def on_test_begin(self, logs=None):
@@ -301,7 +293,7 @@ class Found:
         if self.empty:
             return None
         if self.inside:
-            begin_epoch(3, ahead=False)
+            begin_epoch(3)
         self.place.set(5.0)
         self.place.history.epoch, self.place.history.history = [0, 1, 2], {"loss": [3.0, 2.0, 1.0]}
         cursor.restore(CursorState(3, 4, self.inside, 3, self.inside, data=DATA))
@@ -334,12 +326,6 @@ def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):
         assert place.kernel == 5.0
         assert place.history.epoch == [0, 1, 2]
         assert place.history.history == {"loss": [3.0, 2.0, 1.0]}
-
-
-def test_without_a_checkpoint_all_begin_anew(places):
-    points, _ = started(places, empty=True)
-    assert points == [None, None]
-    assert [place.kernel for place in places] == [1.0, 1.0]
 
 
 def test_in_an_epoch_that_goes_on_callbacks_of_all_hosts_are_called_on_all(places):

@@ -41,12 +41,6 @@ def test_waits_where_hardly_any_core_is_idle(busy, waits):
     assert len(said) == waits
 
 
-def test_does_not_wait_before_anything_is_known():
-    lag, _, said = control()
-    assert lag.wants_alone(0, 1) is False
-    assert not said
-
-
 def test_runs_ahead_again_once_cores_are_idle_and_says_it_once():
     """A first epoch that fills a cache keeps all cores busy; those after it do not."""
     lag, idle, said = control()
@@ -61,13 +55,6 @@ def test_runs_ahead_again_once_cores_are_idle_and_says_it_once():
         "validating in step with the training from epoch 1 on while that is below 0.5: "
         + str(Reason.of("overlap-slow", "the training leaves 0.10 of a core idle"))
     ]
-
-
-def test_does_not_ask_where_it_does_not_matter():
-    lag, idle, said = control(max_lag=0)
-    train(idle, 2.0)
-    assert lag.wants_alone(0, 1) is False
-    assert not said
 
 
 @pytest.mark.parametrize(
@@ -124,10 +111,6 @@ def test_idle_cores_are_what_training_calls_leave_and_never_none(cores, busy, id
     result = IdleCores(cores)
     train(result, busy)
     assert result.count == idle
-
-
-def test_half_of_the_cores_count_as_idle_as_long_as_nothing_is_known():
-    assert [IdleCores(cores).count for cores in (1, 2, 8, 9)] == [1, 1, 4, 4]
 
 
 def test_short_calls_are_added_up_and_old_ones_forgotten():

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import os
 
 import keras
 import numpy as np
@@ -14,7 +12,6 @@ from overlap_train import Trainer, ValidationSet
 from overlap_train._data.streamed_batches import BatchStream
 from overlap_train.errors import ValidationWorkerError
 from tests.fit.python_data import AHEAD, Batches, fit_both
-from tests.networks import assert_same_history
 from tests.pools import sequential
 
 
@@ -39,22 +36,7 @@ def in_a_cell():
     return change
 
 
-def in_the_environment():
-    os.environ["OVERLAP_TRAIN_TEST_LEVEL"] = "0"
-
-    def change(rows):
-        os.environ["OVERLAP_TRAIN_TEST_LEVEL"] = str(int(os.environ["OVERLAP_TRAIN_TEST_LEVEL"]) + 1)
-        return rows * int(os.environ["OVERLAP_TRAIN_TEST_LEVEL"])
-
-    return change
-
-
-SHARED = [of_numpy, of_keras, in_a_cell, in_the_environment]
-
-
-@pytest.fixture(autouse=True)
-def environment_as_before(monkeypatch):
-    monkeypatch.setenv("OVERLAP_TRAIN_TEST_LEVEL", "0")
+SHARED = [of_numpy, of_keras, in_a_cell]
 
 
 def overlaps(trainer):
@@ -62,7 +44,7 @@ def overlaps(trainer):
 
 
 @pytest.mark.parametrize("make", SHARED)
-@pytest.mark.by_default("in_the_environment")
+@pytest.mark.by_default("of_keras")
 def test_whatever_both_change_gives_the_numbers_of_keras_ahead_of_the_validation(make):
     def arguments(_):
         change = make()
@@ -114,21 +96,6 @@ def test_a_stream_or_a_level_of_both_gives_the_numbers_of_keras(make):
     assert overlaps(fit_both(arguments))
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("freq", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_a_rollback_and_a_second_fit_draw_as_under_keras(freq):
-    histories = []
-    for ours in (False, True):
-        keras.utils.set_random_seed(5)
-        model, change = sequential("sgd"), of_numpy()
-        fit = Trainer(model, validation=AHEAD).fit if ours else model.fit
-        data = {"x": Batches(3, change), "validation_data": Batches(2, change), "validation_freq": freq}
-        slows = keras.callbacks.ReduceLROnPlateau("loss", patience=0, min_delta=9.0, factor=0.5)
-        histories.append([fit(**data, epochs=4, callbacks=[slows], verbose=0).history for _ in range(2)])
-    for expected, history in zip(*histories, strict=True):
-        assert_same_history(history, expected)
-
-
 def test_several_sets_are_drawn_one_behind_the_other():
     drawn_by = []
 
@@ -151,15 +118,6 @@ def test_a_set_that_may_be_drawn_meanwhile_is_not_drawn_before(concurrent, passe
     fit = Trainer(sequential("sgd"), validation=AHEAD).fit
     fit(Batches(3), epochs=3, validation_data={"noisy": data}, verbose=0)
     assert len(drawn_before) == passes
-
-
-@pytest.mark.nightly
-def test_batches_that_take_more_than_may_be_kept_are_drawn_as_they_are_evaluated():
-    def arguments(_):
-        change = in_a_cell()
-        return {"x": Batches(3, change), "validation_data": Batches(6, change)}
-
-    assert overlaps(fit_both(arguments, validation=dataclasses.replace(AHEAD, keep_bytes=1)))
 
 
 def test_an_error_of_the_data_ends_the_fit():

@@ -68,31 +68,15 @@ def test_all_reasons_are_raised_before_anything_is_called_or_drawn(resumes, tmp_
 
     specs = tf.TensorSpec(X.shape[1:], X.dtype), tf.TensorSpec(Y.shape[1:], Y.dtype)
     data = tf.data.Dataset.from_generator(rows, output_signature=specs).batch(32)
-    model = sequential(run_eagerly=True)
+    model = sequential(run_eagerly=not resumes)
     before = model.get_weights()
     trainer, resume = Trainer(model, validation=REQUIRE), tmp_path if resumes else None
-    with pytest.raises(OverlapError, match=r"(?s)undone\n.*#callback-acts\n.*#data-once$") as raised:
+    with pytest.raises(OverlapError, match=r"(?s)#callback-acts\n.*#data-once$") as raised:
         trainer.fit(data, validation_data=VALIDATION, callbacks=[acts], verbose=0, resume=resume)
-    assert identifiers(raised) == ["model-eager", "callback-acts", "data-once"]
+    assert identifiers(raised) == ["model-eager"] * (not resumes) + ["callback-acts", "data-once"]
     assert (acts.called, drawn) == ([], [])
     assert all(map(np.array_equal, before, model.get_weights()))
     assert pickle.loads(pickle.dumps(raised.value)).reasons == raised.value.reasons
-
-
-@pytest.mark.nightly
-def test_those_that_explain_names():
-    shuffled = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X))
-    given = {"x": shuffled.skip(40).batch(8), "validation_data": shuffled.take(40).batch(8)}
-    acts = Acts()
-    acts.shown = shuffled
-    explained = Trainer(sequential()).explain(**given, callbacks=[acts])
-    trainer = Trainer(sequential(), validation=REQUIRE)
-    assert trainer.explain(**given, callbacks=[acts]).reasons == explained.reasons
-    with pytest.raises(OverlapError) as raised:
-        trainer.fit(**given, callbacks=[acts])
-    assert raised.value.reasons == explained.reasons
-    assert [r.identifier for r in explained.reasons] == ["callback-acts", "data-shared"]
-    assert all(str(reason) in str(explained) for reason in explained.reasons)
 
 
 class Scaled(keras.layers.Layer):

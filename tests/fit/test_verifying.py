@@ -164,7 +164,12 @@ def test_an_error_of_keras_is_raised_and_the_model_put_back():
         ({}, {"x": iter([(X, Y)]), "y": None}, ValueError, "verify trains twice, and x is"),
         ({}, {"resume": CheckpointPolicy("checkpoints")}, ValueError, "which has no resume"),
         ({"preprocess": lambda x, y: (x, y)}, {}, ValueError, "which has no preprocess"),
-        ({"validation": ValidationPolicy(every_steps=2)}, {}, ValueError, "which has no every_steps"),
+        (
+            {"validation": ValidationPolicy(every_steps=2)},
+            {},
+            ValueError,
+            "which has no validations inside epochs",
+        ),
         ({}, {"callbacks": [Locked()]}, TypeError, "and Locked cannot be copied"),
         ({}, {"callbacks": keras.callbacks.CallbackList()}, TypeError, "verify copies callbacks"),
         ({}, {"colour": "blue"}, TypeError, "verify takes the arguments of fit: got an unexpected"),

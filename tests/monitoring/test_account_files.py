@@ -16,7 +16,8 @@ import tensorflow as tf
 from tensorboard.backend.event_processing import event_accumulator
 
 from overlap_train.monitoring.account_files import AccountLog, AccountWriter
-from overlap_train.monitoring.table import EpochAccounts, format_epoch_table, format_metric
+from overlap_train.monitoring.recorder import EpochAccounts
+from overlap_train.monitoring.table import format_epoch_table, format_metric
 from overlap_train.monitoring.timeline import save_timeline
 from overlap_train.records import EpochAccount, FitAccount, Span
 from tests.support.values import Unprintable

@@ -13,7 +13,8 @@ import keras
 import pytest
 from tqdm import tqdm
 
-from overlap_train.monitoring.progress import LiveLine, ProgressReporter, TolerantStream
+from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.terminal import LiveLine, TolerantStream
 from tests.support.terminal import screen
 
 _LOSS = {"loss": 0.25}

@@ -9,7 +9,7 @@ import tensorflow as tf
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel import join_cluster
 from overlap_train.parallel.cluster import _read_resolver, _read_tf_config
-from overlap_train.parallel.hosts import EvaluatorTask
+from overlap_train.parallel.cluster_hosts import EvaluatorTask
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
 

@@ -218,7 +218,7 @@ REFUSED = {
     ),
     "begins to listen": (
         {"arm_at": 0},
-        "Arming listens to training batches since the training has begun, which is for one host",
+        "callbacks have other methods, functions or settings than before, while the training on several",
     ),
 }
 

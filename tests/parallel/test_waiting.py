@@ -2,7 +2,8 @@
 
 import pytest
 
-from overlap_train.parallel.hosts import SlowHost, find_slow_host
+from overlap_train.parallel.cluster_hosts import find_slow_host
+from overlap_train.parallel.hosts import SlowHost
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests import networks
 from tests.networks import arrays, assert_alike
 from tests.pools import pooled, sequential
 from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, in_turn, slices
@@ -190,12 +189,6 @@ def test_a_validation_that_is_ended_as_it_begins_is_that_of_keras(data, kind):
     assert_as_keras(run, ALWAYS)
 
 
-@pytest.mark.nightly
-def test_groups_of_steps_are_whole():
-    build = pooled(grouped)
-    assert_as_keras(lambda trained: fit(trained, StopsEvaluating(), "arrays"), ALWAYS, build=build)
-
-
 @pytest.mark.by_default("of many batches", "arrays")
 @pytest.mark.parametrize("data", EVALUATED)
 def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data):
@@ -209,28 +202,3 @@ def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data)
 def test_whoever_declares_that_it_only_watches_is_told():
     with pytest.raises(ValueError, match="is made as a whole"):
         fit(Trainer(sequential(), validation=ALWAYS), Declared(), "arrays")
-
-
-class Swaps(keras.callbacks.Callback):
-    """Validates with other weights, as SwapEMAWeights does."""
-
-    def on_test_begin(self, logs=None):
-        self.kept = self.model.get_weights()
-        self.model.set_weights([weight / 2 for weight in self.kept])
-
-    def on_test_end(self, logs=None):
-        self.model.set_weights(self.kept)
-
-
-def averaging():
-    return networks.sequential(keras.optimizers.SGD(0.1, use_ema=True, ema_momentum=0.5))
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("kind", [Swaps, keras.callbacks.SwapEMAWeights])
-def test_data_that_is_drawn_anew_is_drawn_once_where_weights_are_swapped_for_it(kind):
-    def run(trained):
-        return fit(trained, kind(), "shuffled anew", validation_steps=2)
-
-    trainer = assert_as_keras(run, ALWAYS, build=averaging)
-    assert any(f"inside the validation: {kind.__name__}.on_test_begin" in text for text in trainer.messages)

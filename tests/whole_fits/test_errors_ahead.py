@@ -6,7 +6,6 @@ prevented the error.
 
 from __future__ import annotations
 
-import functools
 import itertools
 
 import keras
@@ -15,9 +14,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import arrays, assert_alike, crossentropy
+from tests.networks import arrays, assert_alike
 from tests.pools import sequential
-from tests.whole_fits.comparing import AtEpoch, Rows, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import AtEpoch, Rows, in_turn, slices
 
 X, Y = arrays(40)
 VALIDATION = arrays(32, 1)
@@ -155,37 +154,6 @@ def test_the_epochs_before_it_are_delivered_as_under_keras(case, act):
     assert_alike(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-class Guarded(keras.Sequential):
-    """Refuses a step that comes too late for its learning rate."""
-
-    def train_step(self, data):
-        late = self.optimizer.iterations >= 13
-        fast = tf.convert_to_tensor(self.optimizer.learning_rate) > 0.05
-        with tf.control_dependencies([tf.debugging.Assert(~tf.logical_and(late, fast), ["too fast"])]):
-            return super().train_step(tf.nest.map_structure(tf.identity, data))
-
-
-def guarded():
-    keras.utils.set_random_seed(4)
-    model = Guarded([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile(keras.optimizers.SGD(0.1), crossentropy())
-    return model
-
-
-@pytest.mark.nightly
-def test_a_step_that_a_delivery_prevents_is_trained_again_where_its_data_can_be():
-    """The guard fails in the epoch ahead, at the old learning rate, under which Keras never trains it."""
-
-    def run(trained, **data):
-        plateau = keras.callbacks.ReduceLROnPlateau(patience=1, min_delta=99)
-        trained.fit(**data, epochs=5, validation_data=VALIDATION, callbacks=[plateau], verbose=0)
-
-    by_rows = functools.partial(run, **ARRAYS, shuffle=False)
-    assert int(assert_as_keras(by_rows, NEXT, build=guarded).model.optimizer.iterations) == 25
-    with pytest.raises(tf.errors.InvalidArgumentError, match="too fast"):
-        run(Trainer(guarded(), validation=NEXT), x=batches(), steps_per_epoch=5)
-
-
 def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead():
     class Invalid(keras.utils.PyDataset):
         def __len__(self):
@@ -197,18 +165,3 @@ def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead()
     given = {"validation_data": Invalid(), "callbacks": [schedule([0.1])], "verbose": 0}
     with pytest.raises(Exception, match="validation rows"):
         Trainer(sequential(), validation=NEXT).fit(**ARRAYS, epochs=3, **given)
-
-
-@pytest.mark.nightly
-def test_a_checkpoint_of_the_last_whole_epoch_is_there(tmp_path):
-    def run(trained):
-        path = str(tmp_path / f"{type(trained).__name__}.weights.h5")
-        saves = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
-        with pytest.raises(tf.errors.UnknownError, match="no such row"):
-            trained.fit(Breaks(1), epochs=4, validation_data=VALIDATION, callbacks=[saves], verbose=0)
-        saved = sequential()
-        saved.load_weights(path)
-        return saved.get_weights()
-
-    expected, actual, _ = in_turn(run, policy=NEXT)
-    assert_alike(actual, expected, rtol=1e-4, atol=1e-5)

@@ -126,15 +126,6 @@ def test_a_training_that_went_back_learns_it_again(steps):
     assert_as_keras(run, build=network)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("steps", [None, 4, 6])
-def test_groups_of_steps_count_as_a_whole(steps):
-    def run(trained):
-        return fit(trained, until(1.6, 2), steps_per_epoch=steps)
-
-    assert_as_keras(run, build=lambda: network(steps_per_execution=3))
-
-
 # Passes without a batch.
 
 
@@ -240,11 +231,6 @@ def assert_goes_on(data, *policies, build=network, kind=Tells, **arguments):
 @pytest.mark.parametrize("data", WITHOUT)
 def test_the_training_goes_on_as_under_keras(data, steps):
     assert_goes_on(data, IN_STEP, AFTERWARDS, DRAWN_ANEW, validation_steps=steps)
-
-
-@pytest.mark.nightly
-def test_so_it_does_where_batches_are_taken_one_by_one():
-    assert_goes_on("later none", AFTERWARDS, build=lambda: network(run_eagerly=True))
 
 
 @pytest.mark.by_default("none taken")

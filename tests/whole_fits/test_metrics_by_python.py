@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import ValidationPolicy
 from tests.networks import (
     VALIDATION_ROWS,
     arrays,
     assert_alike,
-    assert_same_weights,
     linear,
     sequential,
 )
@@ -197,16 +196,6 @@ def test_evaluate_reads_them_once(metric):
 
     expected, actual, _ = in_turn(run, lambda: network(metric), policy=None)
     assert_alike(actual, expected)
-
-
-@pytest.mark.nightly
-def test_a_resumed_run_goes_on_as_an_unbroken_one(tmp_path):
-    fit(Trainer(network(InNumPy), validation=ALWAYS), epochs=3, resume=tmp_path)
-    resumed = Trainer(network(InNumPy), validation=ALWAYS)
-    expected = network(InNumPy)
-    history, unbroken = fit(resumed, resume=tmp_path).history, fit(expected).history
-    assert_alike(history, {name: values[-len(history["loss"]) :] for name, values in unbroken.items()})
-    assert_same_weights(resumed.model, expected)
 
 
 # Metrics that are attached to the model while it is in use.

@@ -100,12 +100,6 @@ def test_whatever_keras_cannot_do_is_refused_by_name(asked):
     assert_refused(model, lambda: make(model).fit(X, Y, verbose=0), f"so that {words} had no effect")
 
 
-def test_all_that_is_asked_for_is_named(tmp_path):
-    trainer = Trainer(built(ByBatches), validation=ValidationPolicy(max_lag=2, every_steps=3))
-    with pytest.raises(ValueError, match="resume and validations inside epochs had no effect"):
-        trainer.fit(X, Y, resume=tmp_path)
-
-
 @pytest.mark.parametrize("given", [{}, {"validation": ValidationPolicy(max_lag=2), "in_memory_bytes": 0}])
 def test_nothing_is_refused_where_nothing_was_asked_for(given):
     trainer = Trainer(built(ByBatches), **given)
@@ -169,16 +163,6 @@ def test_a_fit_that_passes_on_what_was_asked_for_is_ours_each_time(kind, tmp_pat
 def test_a_second_training_is_no_continuation_of_the_first(tmp_path):
     with pytest.raises(ValueError, match=r"Twice.fit calls keras.Model.fit more than once, and resume"):
         Trainer(built(Twice)).fit(X, Y, verbose=0, resume=tmp_path)
-
-
-def test_what_a_fit_raises_stays_what_it_is(tmp_path):
-    class Fails(Own):
-        def train(self):
-            raise KeyError("mine") from ZeroDivisionError("why")
-
-    with pytest.raises(KeyError, match="mine") as raised:
-        Trainer(built(Fails)).fit(X, Y, resume=tmp_path)
-    assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
 class Alone(keras.Sequential):

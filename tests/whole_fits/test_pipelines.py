@@ -319,7 +319,4 @@ def unbroken(make):
 def test_what_was_written_in_turn_is_so_after_a_resume(make, kill, tmp_path):
     policy = CheckpointPolicy(tmp_path, every_steps=2 if "step" in kill else None)
     trainer = killed_and_resumed(lambda kills: fit_written(make, kills, policy), **kill)
-    assert any(
-        m.startswith("resumed inside" if "step" in kill else "resumed after") for m in trainer.messages
-    )
     assert_same_outcome(trainer.model, unbroken(make))

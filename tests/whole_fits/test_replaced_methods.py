@@ -6,7 +6,6 @@ import functools
 from unittest import mock
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -59,35 +58,6 @@ def test_it_is_called_around_an_evaluation_too():
     assert found["loss"] == pytest.approx(expected["loss"] + 100, rel=1e-5)
 
 
-@pytest.mark.nightly
-def test_a_make_test_function_in_the_place_of_keras_s_makes_what_validates():
-    stock = keras.Model.make_test_function
-
-    def own_test_function(model, force=False):
-        original, before = stock(model, force), model.test_function
-        if not hasattr(before, "own"):
-            model.test_function = lambda iterator: {**before(iterator), "own": 7.0}
-            model.test_function.own = True
-        return original
-
-    with mock.patch.object(keras.Model, "make_test_function", own_test_function):
-        expected, actual, _ = in_turn(fit, sequential)
-    assert_alike(actual, expected)
-    assert actual["val_own"] == [7.0, 7.0]
-
-
-def nested(logs):
-    return {"base": logs, "of": {"each": {"class": tf.constant([1.0, 2.0]), "twice": 2 * logs["loss"]}}}
-
-
-def beside(logs):
-    return {**logs, "f1": {"macro": 0.25, "per": np.arange(3.0)}}
-
-
-def numbered(logs):
-    return {0: logs["loss"], "shape": tf.constant([1, 2])}
-
-
 def returning(change=lambda logs: logs):
     """Return a network whose class has an `evaluate` that changes what Keras's returns."""
 
@@ -98,37 +68,12 @@ def returning(change=lambda logs: logs):
     return linear(kind=Own, metrics=["accuracy"])
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("change", [nested, beside, numbered, lambda logs: {}])
-def test_the_structure_of_what_it_returns_is_that_of_keras_s_logs(change):
-    def run(trained):
-        logs = []
-        keep = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, given: logs.append(given))
-        return dict(fit(trained, callbacks=[keep])), logs
-
-    expected, actual, _ = in_turn(run, lambda: returning(change))
-    assert_alike(actual, expected)
-
-
 @pytest.mark.by_default("<lambda>1")
 @pytest.mark.parametrize("change", [lambda logs: None, lambda logs: list(logs.values())])
 def test_what_is_no_dict_is_the_error_of_keras(change):
     for trained in (returning(change), Trainer(returning(change))):
         with pytest.raises(AttributeError, match="has no attribute 'items'"):
             fit(trained)
-
-
-# In step each set has its own data, whatever was fitted before.
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("made", [returning, lambda: sequential(run_eagerly=True)])
-def test_each_of_several_sets_is_evaluated(made):
-    found = fit(Trainer(made()), validation_data={"near": NEAR, "far": FAR})
-    for name, data in (("near", NEAR), ("far", FAR)):
-        expected = fit(made(), validation_data=data)
-        ours = {key.replace(f"val_{name}_", "val_"): values for key, values in found.items() if name in key}
-        assert_alike(ours, {key: expected[key] for key in ours})
 
 
 def replaces_test_step(model):

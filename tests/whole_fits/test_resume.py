@@ -147,7 +147,7 @@ def test_killed_the_same_call_goes_on_with_the_batches_of_the_unbroken_run(
     expected = unbroken(source)
     policy = CheckpointPolicy(directory=tmp_path / "run", every_steps=every_steps)
     trainer = killed_and_resumed(lambda kills: fit(source, policy, kills), step=step)
-    if source in PIPELINES:
+    if source in PIPELINES and step < STEPS:  # later ones may follow a delivery
         assert any(message.startswith("resumed inside epoch") for message in trainer.messages)
     assert_same_outcome(trainer.model, expected)
 
@@ -202,7 +202,7 @@ def train(resume, *callbacks, **policy):
     return trainer
 
 
-def test_epochs_that_wait_for_their_validation_are_in_it(tmp_path):
+def test_inside_an_epoch_none_is_written_while_another_one_waits_for_its_validation(tmp_path):
     """An evaluation waits until the fit is killed, unless it is open from the start."""
     gate = threading.Event()
 
@@ -222,7 +222,7 @@ def test_epochs_that_wait_for_their_validation_are_in_it(tmp_path):
     with pytest.raises(Killed):
         fit_gated(policy, Kills(STEPS + 9, end))
     trainer = fit_gated(policy, Kills())
-    assert "resumed inside epoch 2, after 7 of its steps" in trainer.messages
+    assert "resumed inside epoch 1, after 12 of its steps" in trainer.messages
     assert_same_outcome(trainer.model, Outcome.of(fit_gated(None).model))
 
 

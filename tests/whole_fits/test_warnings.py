@@ -145,41 +145,6 @@ def test_an_evaluate_of_too_few_batches_is_told_as_by_keras(hook):
     assert actual == expected
 
 
-def specified():
-    spec = tf.nest.map_structure(lambda a: tf.TensorSpec((8, *a.shape[1:]), a.dtype), (X, Y))
-    return tf.data.Dataset.from_generator(generator, output_signature=spec)
-
-
-OF_NO_KNOWN_LENGTH = {
-    "filtered": unknown,
-    "filtered and kept": lambda: unknown().cache(),
-    "from a generator": specified,
-    "generator": generator,
-}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
-def test_the_end_of_training_data_of_no_known_length_is_told_once(name):
-    make = OF_NO_KNOWN_LENGTH[name]
-    expected = trained("keras", make(), epochs=3, shuffle=False)
-    assert len(expected) == ENDS
-    assert trained("ours", make(), epochs=3, shuffle=False) == expected[:1]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("name", OF_NO_KNOWN_LENGTH)
-def test_the_end_of_validation_data_of_no_known_length_is_told_once(name, how):
-    make = OF_NO_KNOWN_LENGTH[name]
-    expected = trained("keras", X, Y, epochs=3, validation_data=make())
-    assert len(expected) == ENDS
-    assert trained(how, X, Y, epochs=3, validation_data=make()) == expected[:1]
-    wanted, actual, _ = in_turn(lambda trained: warned(lambda: trained.evaluate(make(), verbose=0)))
-    assert actual == wanted
-    assert len(wanted) == bool(ENDS)
-
-
 def test_a_generator_that_ends_trains_on_what_keras_looked_at_and_is_told_once():
     counted = []
     for how in ("keras", "ours"):
@@ -192,26 +157,6 @@ def test_a_generator_that_ends_trains_on_what_keras_looked_at_and_is_told_once()
         assert len(said) == (bool(ENDS) if how == "ours" else ENDS and 4)
         counted.append(batches)
     assert counted[1] == counted[0] == [7, 2, 2, 2]
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("group", [2, 3])
-@pytest.mark.parametrize("steps", [3, 4, 5, 6, 7])
-@pytest.mark.parametrize(
-    "data", [dataset, lambda: Batches(5), unknown], ids=["dataset", "PyDataset", "unknown"]
-)
-def test_a_group_of_steps_that_has_begun_is_not_short_of_data(data, steps, group):
-    def run(trained):
-        """Return how often data of a training, a validation and an evaluation was said to have run out."""
-        calls = [
-            lambda: trained.fit(data(), epochs=2, steps_per_epoch=steps, verbose=0, shuffle=False),
-            lambda: trained.fit(X, Y, epochs=2, validation_data=data(), validation_steps=steps, verbose=0),
-            lambda: trained.evaluate(data(), steps=steps, verbose=0),
-        ]
-        return [len(warned(call)) for call in calls]
-
-    expected, actual, _ = in_turn(run, lambda: linear(steps_per_execution=group), policy=None)
-    assert actual == expected
 
 
 OUT_OF_DATA = {
@@ -233,15 +178,6 @@ def test_it_is_told_of_the_users_line(name, make):
     lines, _ = inspect.getsourcelines(sys.modules[__name__])
     assert said.filename == __file__
     assert any(word in lines[said.lineno - 1] for word in ("trainer.fit(", "trainer.evaluate("))
-
-
-def test_it_is_told_once_of_each_line_unless_asked_otherwise():
-    rows, models = dataset(), [sequential() for _ in range(3)]
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("default")
-        for model in models:
-            Trainer(model).fit(rows, epochs=2, steps_per_epoch=9, verbose=0, shuffle=False)
-    assert len(caught) == 1
 
 
 def test_it_is_told_in_the_words_of_keras():

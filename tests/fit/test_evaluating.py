@@ -1,4 +1,4 @@
-"""Callbacks are listed as Keras lists them."""
+"""Callbacks in a list that is Keras's own, and the line that an evaluation prints."""
 
 from __future__ import annotations
 
@@ -11,42 +11,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer
-from overlap_train._fit.callback_list import ResultLine, listened_to, make_callback_list, require_callbacks
 from tests.networks import arrays
 from tests.pools import sequential
-
-
-def make(callbacks, **options):
-    arguments = {"verbose": 0, "epochs": 3, "steps": 5} | options
-    return make_callback_list(sequential(), callbacks, **arguments)
-
-
-def test_a_list_of_the_users_own_stays_as_it_is():
-    own = keras.callbacks.CallbackList([keras.callbacks.Callback()], model=sequential())
-    assert make(own) is own
-
-
-@pytest.mark.parametrize(
-    "given", [None, [], keras.callbacks.TerminateOnNaN(), [keras.callbacks.TerminateOnNaN()]]
-)
-def test_a_history_is_added_and_a_bar_is_not(given):
-    kinds = [type(callback) for callback in make(given, verbose=1).callbacks]
-    assert kinds.count(keras.callbacks.History) == 1
-    assert keras.callbacks.ProgbarLogger not in kinds
-    assert kinds.count(keras.callbacks.TerminateOnNaN) == (1 if given else 0)
-
-
-class Listening(keras.callbacks.Callback):
-    def on_test_batch_end(self, batch, logs=None):
-        print(batch)
-
-
-@pytest.mark.parametrize(
-    ("callbacks", "found"), [([], False), ([keras.callbacks.CSVLogger("x")], False), ([Listening()], True)]
-)
-def test_who_listens_to_the_batches_of_a_validation(callbacks, found):
-    assert listened_to(make(callbacks)) is found
-
 
 X, Y = arrays(48)
 ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
@@ -126,31 +92,6 @@ def test_where_keras_adds_no_bar_nothing_is_printed(capsys):
     assert last_line(Trainer(model).evaluate, X, Y, callbacks=bar).count("loss") == 1
 
 
-def test_no_callback_is_called_for_each_batch_to_print_a_line():
-    line = ResultLine([keras.callbacks.Callback()], "auto")
-    assert last_line(line.show, {"loss": 2.0}, None, 7) == "7/7 ━━━━━━━━━━━━━━━━━━━━  /step - loss: 2.0000"
-    for verbose in (0, 1, 2):
-        assert bool(last_line(ResultLine([], verbose).show, {"loss": 2.0}, None, 7)) is (verbose > 0)
-    assert not listened_to(make(None, bar=False))
-
-
-NO_CALLBACKS = [
-    ([keras.callbacks.EarlyStopping], r"got the class EarlyStopping: write EarlyStopping\(...\)"),
-    ([None], "must be keras.callbacks.Callback objects; got None"),
-    ("tensorboard", "got 'tensorboard'"),
-    ([[keras.callbacks.TerminateOnNaN(), print]], "got <built-in function print>; a function goes into"),
-]
-
-
-@pytest.mark.parametrize(("callbacks", "message"), NO_CALLBACKS)
-def test_what_is_no_callback_is_refused_where_keras_fails(callbacks, message):
-    for call in (Trainer(sequential()).fit, Trainer(sequential()).evaluate):
-        with pytest.raises(TypeError, match=message):
-            call(*arrays(8), callbacks=callbacks, verbose=0)
-    with pytest.raises((TypeError, AttributeError)):
-        sequential().fit(*arrays(8), callbacks=callbacks, verbose=0)
-
-
 def of_another_class():
     return type("Mine", (keras.callbacks.CallbackList,), {})([])
 
@@ -183,12 +124,3 @@ def test_a_list_that_is_given_a_hook_while_it_trains_is_refused_then():
     listed = keras.callbacks.CallbackList([Sets()], add_history=True, model=model)
     with pytest.raises(TypeError, match="that is not Keras's own"):
         Trainer(model).fit(*arrays(8), epochs=3, callbacks=listed, verbose=0)
-
-
-def test_whatever_keras_can_call_is_a_callback():
-    class Alike:
-        def set_model(self, model):
-            """As keras.callbacks.Callback has it."""
-
-    for callbacks in (None, (), [], {}, Alike(), [[Alike()], {"a": keras.callbacks.TerminateOnNaN()}]):
-        require_callbacks(callbacks)
