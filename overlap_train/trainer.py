@@ -42,6 +42,10 @@ _Callback: TypeAlias = keras.callbacks.Callback
 Callbacks: TypeAlias = _Callback | keras.callbacks.CallbackList | Sequence[_Callback]
 
 
+def _of_model(name: str) -> property:
+    return property(lambda trainer: getattr(trainer.model, name), doc=f"The model's `{name}`.")
+
+
 class Trainer:
     """Train a compiled Keras model, and validate each epoch while the next one is trained.
 
@@ -141,6 +145,11 @@ class Trainer:
         "completed", "stopped" by a callback, "interrupted by" a signal, or "failed".
         """
         return self._outcome.ended
+
+    predict = _of_model("predict")
+    save = _of_model("save")
+    summary = _of_model("summary")
+    get_weights = _of_model("get_weights")
 
     def __repr__(self) -> str:
         did = "not trained yet" if self.ended is None else f"{self.ended}, {len(self.accounts)} epochs"

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from overlap_train._checkpoint import container
 from overlap_train._checkpoint.content import (
     StartPoint,
     as_checkpoint,
