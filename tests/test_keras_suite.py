@@ -63,7 +63,7 @@ def suite_of(place: Path, **modules: str) -> keras_suite.Suite:
 
 
 def options(**given: bool) -> Namespace:
-    return Namespace(**{"tests": "", "longer": False, "all": False, **given})
+    return Namespace(**{"tests": "", "all": False, **given})
 
 
 def never(name: str, calls: object) -> bool:
