@@ -79,7 +79,7 @@ class Command:
                 machine=journal.machine,
                 others=journal.others_line,
             )
-            print(f"Published: {page}")
+            print(f"Published: {page}\nIts row in index.md: | {finding.question} | [date]({page.name}) |")
 
     @property
     def as_typed(self) -> str:

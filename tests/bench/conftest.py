@@ -61,6 +61,5 @@ def published(tmp_path, monkeypatch):
     """Lets all comparisons publish into a folder of the test."""
     folder = tmp_path / "docs"
     folder.mkdir()
-    (folder / "index.md").write_text("| question | page |\n|---|---|\n")
     monkeypatch.setattr("scripts.bench.publish.RESULTS", folder)
     return folder

@@ -98,7 +98,6 @@ def test_a_finished_comparison_is_published_without_a_run(monkeypatch, arguments
     assert "after one that is not timed" in text
     assert all(f"## {title}" in text for title in ("mnist, 6 threads: seconds", "mlp, 1 thread: seconds"))
     assert str(tmp_path) not in text
-    assert f"({page.name})" in (published / "index.md").read_text()
 
 
 def test_rounds_take_turns_and_hold_every_run_once():
