@@ -66,7 +66,7 @@ def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
 
 def begun_comparison(tmp_path):
     """Returns a comparison whose child has begun to work, and all that it has started."""
-    options = ["--workloads=mlp", "--systems=train-only", "--quick", f"--output_dir={tmp_path}"]
+    options = ["--workloads=mlp", "--systems=overlap", "--quick", f"--output_dir={tmp_path}"]
     process = psutil.Popen([sys.executable, "-m", "scripts.bench.compare", *options])
     begun: list[psutil.Process] = []
     while process.is_running() and not any(map(_has_worked, begun)):
