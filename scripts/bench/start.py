@@ -2,10 +2,8 @@
 
 Run by `scripts/compare_start.sh`. Each figure is the median of the ratios of pairs, ours ÷ Keras, taken in
 turn in fresh processes; in brackets our median ÷ Keras's fastest run. The pairs of both caches share their
-run of Keras, which has no cache. The call "steady" is an epoch of the
-first fit behind its second, from where the third begins to the return; it has to be asked for. "empty" begins
-with an empty cache of plans and algorithms, "warm" with the one that a run before has left, "deterministic"
-is warm under `configure(deterministic=True)`.
+run of Keras, which has no cache. "empty" begins with an empty cache of plans and algorithms, "warm" with the
+one that a run before has left, "deterministic" is warm under `configure(deterministic=True)`.
 """
 
 from __future__ import annotations

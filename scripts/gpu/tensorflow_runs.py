@@ -25,7 +25,7 @@ _STORE = Path("/tmp/overlap_train_tensorflow")
 
 
 def _policies(rows: list[Row]) -> str:
-    names = ("policy", "duty", "achieved", "seconds")
+    names = ("policy", "duty", "seconds")
     lines = [[row[name] for name in names] for row in rows if "policy" in row]
     return table(names, lines) + wrong_rows(rows)
 
