@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.stages import ROOT, Context, Record, Run, Stage, run_body, verdict, write_atomically
+from scripts.gpu.stages import ROOT, Context, Record, Stage, go, run_body, verdict, write_atomically
 
 Row = dict[str, Any]
 EMULATED = "Emulated: a CPU stood in for the GPU, and NumPy for its libraries. This says nothing about a GPU."
@@ -142,19 +142,21 @@ class Evidence:
         def write() -> None:
             self._write(directory, card, emulate=options.emulate)
 
-        run = Run(
+        def record(stage: Stage) -> Record:
+            return stage.record(directory, card, emulate=options.emulate)
+
+        states = go(
             stages,
             [sys.executable, "-m", *self.module.split(), *flags, "--body", str(directory), card],
+            record,
             directory,
-            card=card,
-            emulate=options.emulate,
             budget_s=options.budget_s,
             after_each=write,
+            again=options.again,
         )
-        states = run.go(again=options.again)
         write()
         print(f"page: {directory}.md")
-        return verdict(states, [run.record(stage) for stage in stages])
+        return verdict(states, [record(stage) for stage in stages])
 
     def calls(self) -> list[dict[str, float]]:
         """Return the calls that it takes, each with the seconds that are expected of its stages."""

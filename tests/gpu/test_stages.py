@@ -84,26 +84,26 @@ def test_items_that_have_a_row_are_skipped_and_those_left_are_told(tmp_path) -> 
 
 def test_stage_that_is_done_is_skipped_unless_again(tmp_path) -> None:
     names = ["good", "lacks"]
-    assert target.make_run(tmp_path, names).go() == {"good": "done", "lacks": "unavailable"}
+    assert target.go(tmp_path, names) == {"good": "done", "lacks": "unavailable"}
     first = target.record(tmp_path, "good").rows
-    assert target.make_run(tmp_path, names).go() == {"good": "done", "lacks": "unavailable"}
+    assert target.go(tmp_path, names) == {"good": "done", "lacks": "unavailable"}
     assert target.record(tmp_path, "good").rows == first
-    target.make_run(tmp_path, names).go(again=True)
+    target.go(tmp_path, names, again=True)
     assert [row["pid"] for row in target.record(tmp_path, "good").rows] != [row["pid"] for row in first]
     # A repeat that is cut off leaves nothing marked as done.
-    states = target.make_run(tmp_path, names, budget_s=0).go(again=True)
+    states = target.go(tmp_path, names, budget_s=0, again=True)
     assert states == {"good": "not run", "lacks": "not run"}
 
 
 def test_stage_out_of_time_goes_on_in_the_next_run(tmp_path) -> None:
-    assert target.make_run(tmp_path, ["short_of_time"]).go() == {"short_of_time": "partial"}
+    assert target.go(tmp_path, ["short_of_time"]) == {"short_of_time": "partial"}
     first = target.record(tmp_path, "short_of_time").rows
-    assert target.make_run(tmp_path, ["short_of_time"]).go() == {"short_of_time": "done"}
+    assert target.go(tmp_path, ["short_of_time"]) == {"short_of_time": "done"}
     assert target.record(tmp_path, "short_of_time").rows[:1] == first
 
 
 def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -> None:
-    states = target.make_run(tmp_path, ["raises", "dies", "good"]).go()
+    states = target.go(tmp_path, ["raises", "dies", "good"])
     assert states == {"raises": "failed", "dies": "failed", "good": "done"}
     assert target.record(tmp_path, "raises").reason == "ArithmeticError: one and one is three"
     died = target.record(tmp_path, "dies")
@@ -116,7 +116,7 @@ def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -
 @pytest.mark.nightly
 def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, impatient) -> None:
     """The stage has five seconds to write its row, and would then wait for ever."""
-    assert target.make_run(tmp_path, ["hangs"], limit_s=5).go() == {"hangs": "partial"}
+    assert target.go(tmp_path, ["hangs"], limit_s=5) == {"hangs": "partial"}
     record = target.record(tmp_path, "hangs")
     assert (record.reason, len(record.rows)) == ("killed", 1)
     with pytest.raises(ProcessLookupError):
