@@ -10,11 +10,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import psutil
@@ -40,7 +39,6 @@ class Sample:
     children: int
     disk: int  # bytes of the files in its folders
     shared: int  # bytes of files in /dev/shm that appeared since it began
-    traces: int = 0  # graphs of functions that TensorFlow has traced
 
     def as_json(self) -> dict[str, float]:
         """Returns the fields by name."""
@@ -89,20 +87,6 @@ class Drift:
         return self.low > 0 and self.grown > self.allowed
 
 
-def count_traces() -> Callable[[], int]:
-    """Counts every graph of a function that TensorFlow traces from now on; returns what tells the number."""
-    from tensorflow.python.framework import func_graph
-
-    traced, trace = Counter[str](), func_graph.func_graph_from_py_func
-
-    def counting(*arguments: Any, **options: Any) -> Any:
-        traced["graphs"] += 1  # a tick more or less among threads does not matter
-        return trace(*arguments, **options)
-
-    func_graph.func_graph_from_py_func = counting
-    return lambda: traced["graphs"]
-
-
 def give_back() -> None:
     """Collects garbage, and has the allocator return what nobody holds to the system."""
     while gc.collect():
@@ -113,13 +97,7 @@ def give_back() -> None:
 
 
 def take(
-    process: psutil.Process,
-    began_s: float,
-    now_s: float,
-    uses: int,
-    folder: Path,
-    before: set[str],
-    traces: int = 0,
+    process: psutil.Process, began_s: float, now_s: float, uses: int, folder: Path, before: set[str]
 ) -> Sample:
     """Collects garbage and returns a sample; `before` are the names in /dev/shm when the process began."""
     from overlap_train._snapshot import Snapshot  # imports TensorFlow, which `--help` is not to wait for
@@ -140,7 +118,6 @@ def take(
         children=len(process.children(recursive=True)),
         disk=sum(_size(path) for path in folder.rglob("*") if path.is_file()),
         shared=sum(_size(path) for path in _SHARED.glob("*") if path.name not in before),
-        traces=traces,
     )
 
 
