@@ -9,7 +9,7 @@ import pytest
 
 from overlap_train.conv.selection import STOCK
 from scripts.bench import publish
-from scripts.bench.conv_layers import Row, _interleave
+from scripts.bench.conv_layers import Row, interleave
 from scripts.bench.conv_shapes import LAYERS
 from scripts.bench.figures import (
     Run,
@@ -150,7 +150,7 @@ def test_a_ratio_is_of_times_of_the_same_round():
 def test_a_round_runs_each_contestant_once_in_an_order_of_its_own():
     ran: list[str] = []
     functions = {name: lambda name=name: ran.append(name) for name in (STOCK, "direct", "auto")}
-    times = _interleave(functions, budget_s=0.05)
+    times = interleave(functions, budget_s=0.05)
     assert set(times) == set(functions)
     ran = ran[6:]  # each runs twice before it is timed
     rounds = [tuple(ran[at : at + 3]) for at in range(0, len(ran), 3)]
