@@ -73,9 +73,8 @@ def _layers(found: dict[str, Any]) -> Cells:
     directions = ("forward", "input_gradient", "filter_gradient")
     body = []
     for key, value in found.items():
-        summary = {name: by_name.get("auto") for name, by_name in value["summary"].items()}
         ours = [row["ratio"]["auto"] for row in value["rows"]]
-        body.append((key, *(_mean(summary.get(name)) for name in directions), f"{min(ours):.2f}"))
+        body.append((key, *(_mean(value["summary"].get(name)) for name in directions), f"{min(ours):.2f}"))
     head = ("network and batch, `auto`: mean (smallest)", *(name.replace("_", " ") for name in directions))
     return Cells((*head, "smallest of all layers"), tuple(body))
 

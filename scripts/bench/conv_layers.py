@@ -30,7 +30,6 @@ from overlap_train.conv.selection import DIRECTIONS, STOCK
 from scripts.bench.conv_shapes import LAYERS, Layer
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 9, 101
-_SUMMARISED = ("winograd", "direct", "auto")
 
 
 @dataclass(frozen=True)
@@ -100,18 +99,13 @@ def interleave(functions: dict[str, Callable[[], Any]], budget_s: float) -> dict
     return samples
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """Geometric mean and minimum of the ratios, by direction and contestant; 3×3 layers of 64 channels up."""
-    result: dict[str, dict[str, dict[str, float]]] = {}
+def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Geometric mean and minimum of the ratios of "auto", by direction; 3×3 layers of 64 channels up."""
+    result = {}
     for direction in DIRECTIONS:
-        for contestant in _SUMMARISED:
-            deep = [
-                r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3
-            ]
-            ratios = [ratio for row in deep if (ratio := row.ratio(contestant)) is not None]
-            if ratios:
-                entry = {"geometric_mean": statistics.geometric_mean(ratios), "minimum": min(ratios)}
-                result.setdefault(direction, {})[contestant] = entry
+        deep = [r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3]
+        if ratios := [ratio for row in deep if (ratio := row.ratio("auto")) is not None]:
+            result[direction] = {"geometric_mean": statistics.geometric_mean(ratios), "minimum": min(ratios)}
     return result
 
 
