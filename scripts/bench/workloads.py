@@ -26,7 +26,6 @@ class Workload:
     """One thing to train."""
 
     name: str
-    title: str
     batch_size: int
     sizes: tuple[int, int]  # training and validation examples
     quick_sizes: tuple[int, int]
@@ -94,7 +93,6 @@ def _text_lstm() -> keras.Model:
 _ALL = (
     Workload(
         "mnist",
-        "MNIST, CNN of two convolutions (paper P1)",
         batch_size=128,
         sizes=(60_000, 10_000),
         quick_sizes=(10_000, 2_500),
@@ -104,7 +102,6 @@ _ALL = (
     ),
     Workload(
         "mnist-1gb",
-        "MNIST repeated to 1 GiB of float32 images, the same CNN (paper P1)",
         batch_size=128,
         sizes=(2**30 // (28 * 28 * 4), 10_000),
         quick_sizes=(80_000, 2_500),
@@ -114,7 +111,6 @@ _ALL = (
     ),
     Workload(
         "mlp",
-        "synthetic vectors, tiny perceptron, validation half as large as training",
         batch_size=32,
         sizes=(80_000, 40_000),
         quick_sizes=(40_000, 20_000),
@@ -123,7 +119,6 @@ _ALL = (
     ),
     Workload(
         "resnet",
-        "12,800 images of MNIST, small residual network with BatchNormalization",
         batch_size=64,
         sizes=(12_800, 5_000),
         quick_sizes=(3_200, 1_250),
@@ -133,7 +128,6 @@ _ALL = (
     ),
     Workload(
         "unet",
-        "synthetic scenes of 128x191x3, U-Net",
         batch_size=4,
         sizes=(48, 16),
         quick_sizes=(8, 4),
@@ -144,7 +138,6 @@ _ALL = (
     ),
     Workload(
         "text",
-        "synthetic token sequences of 64, Embedding and LSTM",
         batch_size=64,
         sizes=(12_800, 6_400),
         quick_sizes=(3_200, 1_600),

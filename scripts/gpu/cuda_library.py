@@ -36,12 +36,10 @@ class Shape(ctypes.Structure):
     ]
 
     @classmethod
-    def of(
-        cls, image: Sequence[int], outputs: int, *, kernel: int = 3, stride: int = 1, same: bool = True
-    ) -> Shape:
+    def of(cls, image: Sequence[int], outputs: int, *, kernel: int = 3, stride: int = 1) -> Shape:
         """Return the convolution of images [batch, height, width, channels], padded as TensorFlow does."""
         batch, height, width, inputs = image
-        (out_h, top), (out_w, left) = (_window(n, kernel, stride, same) for n in (height, width))
+        (out_h, top), (out_w, left) = (_window(n, kernel, stride) for n in (height, width))
         return cls(
             batch, height, width, inputs, out_h, out_w, outputs, *[kernel] * 2, *[stride] * 2, top, left
         )
@@ -71,10 +69,8 @@ class Shape(ctypes.Structure):
         return f"{image}→{self.out_c}, {self.k_h}×{self.k_w}/{self.stride_h}, {padding}"
 
 
-def _window(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
+def _window(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return outputs and zeros in front, as geometry.h's WindowFor."""
-    if not same:
-        return (0 if size < kernel else (size - kernel) // stride + 1), 0
     out = -(-size // stride)
     return out, max((out - 1) * stride + kernel - size, 0) // 2
 
