@@ -39,20 +39,13 @@ class Finding:
     data: Any  # everything, as JSON values; it lies next to the page
 
 
-def layout(cells: Cells) -> str:
-    """Returns the table as lines for a terminal, the first column to the left and the others to the right."""
-    widths = [max(map(len, column)) for column in zip(cells.head, *cells.body, strict=True)]
-    lines = [cells.head, tuple("─" * width for width in widths), *cells.body]
-    return "\n".join(
-        "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip()
-        for line in lines
-    )
-
-
 def markdown(cells: Cells) -> str:
     """Returns the table in Markdown, the first column to the left and the others to the right."""
-    lines = [cells.head, ("---", *["---:"] * (len(cells.head) - 1)), *cells.body]
-    return "\n".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |" for line in lines)
+    rows = [tuple(cell.replace("|", "&#124;") for cell in line) for line in (cells.head, *cells.body)]
+    widths = [max(3, *map(len, column)) for column in zip(*rows, strict=True)]
+    rule = ("-" * widths[0], *(f"{'-' * (width - 1)}:" for width in widths[1:]))
+    shown = [(line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])) for line in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in (shown[0], rule, *shown[1:]))
 
 
 def publish(
