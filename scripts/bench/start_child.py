@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -18,12 +19,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 from scripts.bench.machine import status_bytes
 
-_CALLS = ("first", "second", "evaluate", "again", "new trainer", "five fits")
 
-
-def main() -> None:
-    """Times the calls that the arguments name."""
-    options = _options()
+def main(options: argparse.Namespace) -> None:
+    """Times the calls that the options name."""
     ours = options.system != "keras"
     if ours:
         import overlap_train
@@ -62,20 +60,5 @@ def main() -> None:
     print(json.dumps({"seconds": seconds, "peak_mib": peak, "messages": messages}))
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--system", choices=("keras", "ours", "deterministic"), required=True)
-    parser.add_argument("--network", required=True)
-    parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=4)
-    parser.add_argument("--batch-size", type=int, default=16)
-    parser.add_argument("--calls", default=",".join(_CALLS), help="those to be timed, separated by commas")
-    options = parser.parse_args()
-    options.calls = options.calls.split(",")
-    if unknown := set(options.calls) - set(_CALLS):
-        parser.error(f"there is no call {sorted(unknown)}")
-    return options
-
-
 if __name__ == "__main__":
-    main()
+    main(argparse.Namespace(**json.loads(sys.argv[1])))
