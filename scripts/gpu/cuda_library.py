@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.stages import ROOT
+from scripts.gpu.stages import ROOT, Unavailable
 
 NATIVE_SOURCES = ROOT / "overlap_train" / "conv" / "native"
 # enum CudaAlgorithm in conv_cuda.h.
@@ -122,21 +122,25 @@ def _pointers(*addresses: int) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(address) for address in addresses]
 
 
-def compile_kernels(directory: Path, *, architecture: str = "native", emulate: bool = False) -> Path:
-    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator, or raise KernelError.
+def compile_kernels(directory: Path, *, emulate: bool = False) -> Path:
+    """Compile conv_cuda.cu into `directory`, for the GPU here or for the emulator.
 
     What the compiler says goes into `compiler.log` next to the library.
+
+    Raises:
+        Unavailable: there is no compiler.
+        KernelError: it fails.
     """
     library = directory / "libconv_cuda.so"
     name = "g++" if emulate else "nvcc"
     compiler = shutil.which(name)
     if compiler is None:
         remedy = "install a C++17 compiler" if emulate else "install the CUDA toolkit, 13 or newer"
-        raise KernelError(f"{name} is not on the path; {remedy}")
+        raise Unavailable(f"{name} is not on the path; {remedy}")
     if emulate:
         command = [compiler, "-std=gnu++17", "-O1", "-w", "-fPIC", str(NATIVE_SOURCES / "conv_emulated.cc")]
     else:
-        command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", f"-arch={architecture}"]
+        command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", "-arch=native"]
         command.append(str(NATIVE_SOURCES / "conv_cuda.cu"))
     command += ["-shared", "-o", str(library)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -32,7 +32,7 @@ def kernels_of(context: Context, stream: Callable[[], int | None] = lambda: None
     """Return the compiled kernels, which are launched on what `stream` returns."""
     library = _binaries(context) / "libconv_cuda.so"
     if not library.exists():  # the records may have been brought here without it
-        _compile(context)
+        compile_kernels(_binaries(context), emulate=context.emulate)
     return Kernels(library, stream)
 
 
@@ -42,18 +42,9 @@ def _binaries(context: Context) -> Path:
     return directory
 
 
-def _compile(context: Context) -> None:
-    try:
-        compile_kernels(_binaries(context), emulate=context.emulate)
-    except KernelError as error:
-        if "not on the path" in str(error):
-            raise Unavailable(str(error)) from error
-        raise
-
-
 def build(context: Context) -> dict[str, Any]:
     """Compile the kernels for this card: how many, and how many of them spill registers; emulated, as C++."""
-    _compile(context)
+    compile_kernels(_binaries(context), emulate=context.emulate)
     log = (_binaries(context) / "compiler.log").read_text()
     spills = [int(count) for count in re.findall(r"(\d+) bytes spill stores", log)]
     row = {"kernels": len(spills), "spilling": sum(count > 0 for count in spills)}

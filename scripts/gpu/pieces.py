@@ -34,14 +34,14 @@ from typing import NamedTuple
 from scripts.gpu.stages import write_atomically
 
 MANIFEST = "manifest.json"
-PIECE_MIB = 60  # a command may bring 64 MiB in all
+PIECE_BYTES = 60 << 20  # a command may bring 64 MiB in all
 
 
 class PieceError(RuntimeError):
     """Pieces are missing or damaged; the message says which, and what to do."""
 
 
-def cut(files: list[Path], into: Path, *, piece_bytes: int = PIECE_MIB << 20) -> dict[str, str]:
+def cut(files: list[Path], into: Path, *, piece_bytes: int = PIECE_BYTES) -> dict[str, str]:
     """Cut files into pieces of at most `piece_bytes`; return their digests by name, the manifest."""
     if not files:
         raise PieceError("there is nothing to cut; fetch the wheels first")

@@ -20,6 +20,7 @@ _NETWORKS = (
     "overlap_train/_validation",
 )
 _PROFILE = ("scripts/gpu/epoch_profile.py", "overlap_train/_training")
+# Where the machine has CUDA 13's, for a TensorFlow that came without CUDA 12's.
 _LIBRARIES = [Path("/usr/local/cuda/lib64"), Path("/usr/lib/x86_64-linux-gnu")]
 _STORE = Path("/tmp/overlap_train_tensorflow")
 
@@ -71,11 +72,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return 0 if it is done and right, 1 if something is wrong, 3 to go on."""
     options = _parser().parse_args(arguments)
     try:
-        commands = {"fetch": _fetch, "slim": _slim, "cut": _cut, "bring": _bring, "run": _run}
-        return commands[options.command](options)
-    except (pieces.PieceError, RuntimeError) as error:
+        if options.command == "run":
+            return _run(options)
+        if options.command == "fetch":
+            pieces.fetch(options.wheels, jax=options.jax)
+        elif options.command == "slim":
+            pieces.slim(options.wheels, options.slim, generation=options.generation)
+        elif options.command == "cut":
+            manifest = pieces.cut(sorted(options.wheels.glob("*.whl")), options.pieces)
+            print(f"{len(manifest)} pieces: {options.pieces}")
+        else:
+            missing = pieces.Store(options.store).bring(options.pieces)
+            print(f"still missing: {' '.join(missing)}" if missing else "all pieces are here")
+    except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1
+    return 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -91,48 +103,15 @@ def _parser() -> argparse.ArgumentParser:
     cutting = commands.add_parser("cut", help="cut the wheels into pieces")
     cutting.add_argument("wheels", type=Path)
     cutting.add_argument("pieces", type=Path)
-    cutting.add_argument(
-        "--piece-mib", type=float, default=pieces.PIECE_MIB, help=f"of a piece, at most ({pieces.PIECE_MIB})"
-    )
     bring = commands.add_parser("bring", help="on the GPU machine: take what this command has brought")
     bring.add_argument("pieces", type=Path)
     run = commands.add_parser("run", help="on the GPU machine: put the pieces together and run everything")
     EVIDENCE.add_arguments(run)
-    run.add_argument(
-        "--libraries",
-        type=Path,
-        nargs="+",
-        default=_LIBRARIES,
-        help="where the machine has CUDA 13's libraries, for a TensorFlow that came without CUDA 12's",
-    )
     for command in (bring, run):
         command.add_argument(
             "--store", type=Path, default=_STORE, help=f"where pieces come together ({_STORE})"
         )
     return parser
-
-
-def _fetch(options: argparse.Namespace) -> int:
-    pieces.fetch(options.wheels, jax=options.jax)
-    return 0
-
-
-def _slim(options: argparse.Namespace) -> int:
-    pieces.slim(options.wheels, options.slim, generation=options.generation)
-    return 0
-
-
-def _cut(options: argparse.Namespace) -> int:
-    files = sorted(options.wheels.glob("*.whl"))
-    manifest = pieces.cut(files, options.pieces, piece_bytes=int(options.piece_mib * (1 << 20)))
-    print(f"{len(files)} wheels in {len(manifest)} pieces: {options.pieces}")
-    return 0
-
-
-def _bring(options: argparse.Namespace) -> int:
-    missing = pieces.Store(options.store).bring(options.pieces)
-    print(f"still missing: {' '.join(missing)}" if missing else "all pieces are here")
-    return 0
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -144,7 +123,7 @@ def _run(options: argparse.Namespace) -> int:
         site = pieces.Store(options.store).assemble()
         _prepend("PYTHONPATH", [site])
         libraries = [site / "nvidia" / name / "lib" for name in ("cuda_runtime", "cuda_cupti")]
-        _prepend("LD_LIBRARY_PATH", [*libraries, *pieces.lend(options.store / "lent", options.libraries)])
+        _prepend("LD_LIBRARY_PATH", [*libraries, *pieces.lend(options.store / "lent", _LIBRARIES)])
     return EVIDENCE.run(options)
 
 

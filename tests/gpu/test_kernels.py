@@ -113,5 +113,5 @@ def test_kernels_on_a_gpu(tmp_path) -> None:
 
 def test_missing_compiler_is_named(monkeypatch, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(KernelError, match="nvcc is not on the path; install"):
+    with pytest.raises(Unavailable, match="nvcc is not on the path; install"):
         cuda_library.compile_kernels(tmp_path)
