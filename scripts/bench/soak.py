@@ -25,14 +25,14 @@ from scripts.bench.children import run_module
 from scripts.bench.publish import Cells, Finding
 from scripts.bench.soak_samples import Drift, Sample, drifts
 
-_UNITS = {"memory": (2**20, "MiB"), "held": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
+_UNITS = {"memory": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
 _WORDS = """\
 Short fits, evaluations, resumed trainings, evaluation functions, routed calls, scheduled requests and shared
 buffers, drawn at random, most of which begin threads and many of which fail or are interrupted. After every
 {every} of them, when all have ended, the process is looked at. The slope is that of the later two thirds of
 the samples (Theil and Sen), with its 95% interval. It is growth if the whole interval is above zero and more
-came in the judged time than 1% of the resident memory, 1 KiB held of the allocator or one of Python's objects
-for each use, one snapshot, thread, descriptor or child, 64 KiB of files, or anything in `/dev/shm`."""
+came in the judged time than 1% of the resident memory, one of Python's objects for each use, one snapshot,
+thread, descriptor or child, 64 KiB of files, or anything in `/dev/shm`."""
 _MODELS = {
     "new": " Each use makes a model of its own, so TensorFlow traces all anew.",
     "kept": (

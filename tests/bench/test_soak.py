@@ -8,7 +8,7 @@ import pytest
 from scripts.bench import soak, soak_work
 from scripts.bench.soak_samples import ALLOWED, Sample, drifts
 
-LEVELS = {"memory": 700 * 2**20, "held": 120 * 2**20, "objects": 400_000, "threads": 9, "descriptors": 7}
+LEVELS = {"memory": 700 * 2**20, "objects": 400_000, "threads": 9, "descriptors": 7}
 
 
 def samples(count=60, noise=0.001, **per_sample):
@@ -30,7 +30,6 @@ def leaking(found):
     ("name", "per_sample"),
     [
         ("memory", 2**20),
-        ("held", 2**16),
         ("objects", 400),
         ("snapshots", 0.1),
         ("threads", 0.05),
