@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from scripts.bench.workloads import WORKLOADS
 _QUICK_BUDGET_S = 165.0
 _DEFAULTS: dict[str, Any] = {"threads": (1, 6), "epochs": 10, "repeats": 3, "timeout_s": 7200}
 _QUICK: dict[str, Any] = {"threads": (6,), "epochs": 2, "repeats": 5, "timeout_s": 120}
+_SETTINGS = ("workloads", "systems", "threads", "epochs", "repeats", "quick", "timeout_s", "whole")
 _WORDS = """\
 Whole epochs with their validation, {timed}. Each run is a process of its own.
 All systems take turns, and another one begins in each repeat. Seconds are for one epoch: the
@@ -45,21 +46,6 @@ The protocol of paper P1, whole (three hours; --resume goes on after a cut):
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What to compare; the command line's values."""
-
-    workloads: tuple[str, ...]
-    systems: tuple[str, ...]
-    threads: tuple[int, ...]
-    epochs: int
-    repeats: int
-    quick: bool
-    timeout_s: float
-    budget_s: float | None = None
-    whole: bool = False
-
-
-@dataclass(frozen=True)
 class Results:
     """What a comparison came to: its runs, which data each workload was, and what was left out and why."""
 
@@ -72,15 +58,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit status."""
     line = _command()
     options = line.parse(argv)
-    settings = _settings(options)
+    budget_s = _QUICK_BUDGET_S if options.quick and options.repeats is None else None
+    for name, default in (_QUICK if options.quick else _DEFAULTS).items():
+        setattr(options, name, getattr(options, name) or default)
+    settings = {name: getattr(options, name) for name in _SETTINGS}
     if options.data_dir:
         os.environ["TFDS_DATA_DIR"] = os.path.abspath(options.data_dir)
     with (
         tempfile.TemporaryDirectory(prefix="overlap_train-compare-") as cache_dir,
-        line.journal(options, {**asdict(settings), "budget_s": None}) as journal,
+        line.journal(options, settings) as journal,
     ):
         try:
-            found = compare(settings, journal, cache_dir=cache_dir, folder=Path(options.output_dir))
+            found = compare(options, journal, cache_dir=cache_dir, budget_s=budget_s)
         except ChildFailedError as error:
             print(f"compare: the data could not be prepared: {error}", file=sys.stderr)
             return 1
@@ -98,9 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     return bool(failed)
 
 
-def compare(settings: Settings, journal: Journal, *, cache_dir: str, folder: Path) -> Results:
-    """Runs everything that `settings` asks for, but for what the journal holds."""
-    start_s, log = time.monotonic(), folder / "child.log"
+def compare(
+    settings: argparse.Namespace, journal: Journal, *, cache_dir: str, budget_s: float | None
+) -> Results:
+    """Runs everything that is asked for, but for what the journal holds."""
+    start_s, log = time.monotonic(), Path(settings.output_dir) / "child.log"
 
     def job(**values: Any) -> Any:
         return children.run_module(
@@ -117,7 +108,7 @@ def compare(settings: Settings, journal: Journal, *, cache_dir: str, folder: Pat
     runs: list[Run] = []
     longest_s = 0.0
     for repeat in range(settings.repeats):
-        left_s = float("inf") if settings.budget_s is None else settings.budget_s + start_s - time.monotonic()
+        left_s = float("inf") if budget_s is None else budget_s + start_s - time.monotonic()
         if repeat > 0 and left_s < longest_s:
             notes.append(f"{repeat} of {settings.repeats} repeats: another would not fit into the time")
             print(f"note: {notes[-1]}", flush=True)
@@ -132,7 +123,7 @@ def compare(settings: Settings, journal: Journal, *, cache_dir: str, folder: Pat
     return Results(tuple(runs), sources, tuple(notes))
 
 
-def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[dict[str, Any]]:
+def plan_round(settings: argparse.Namespace, repeat: int, cache_dir: str) -> list[dict[str, Any]]:
     """Returns the runs of one repeat, workload by workload, beginning with another system each time."""
     same: dict[str, Any] = {"repeat": repeat, "epochs": settings.epochs, "quick": settings.quick}
     same |= {"cache_dir": cache_dir, "whole": settings.whole}
@@ -150,14 +141,14 @@ def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[dict[str
     return specs
 
 
-def finding(found: Results, settings: Settings, *, cores: int) -> Finding:
+def finding(found: Results, settings: dict[str, Any], *, cores: int) -> Finding:
     """Returns the page of a comparison."""
     timed = (
         "the first one too, and all before it but the imports"
-        if settings.whole
+        if settings["whole"]
         else "after one that is not timed"
     )
-    workloads = ", ".join(settings.workloads)
+    workloads = ", ".join(settings["workloads"])
     ran = [name for name in SYSTEMS if any(run.system == name for run in found.runs)]
     titles = "\n".join(f"| `{name}` | {SYSTEMS[name].title} |" for name in ran)
     words = [_WORDS.format(timed=timed), f"| system | what it is |\n|---|---|\n{titles}"]
@@ -170,7 +161,7 @@ def finding(found: Results, settings: Settings, *, cores: int) -> Finding:
         words="\n\n".join(words),
         tables=list(tables(group_runs(found.runs), cores=cores)),
         data={
-            "settings": asdict(settings),
+            "settings": settings,
             "sources": found.sources,
             "notes": list(found.notes),
             "runs": [run.to_json() for run in found.runs],
@@ -240,14 +231,6 @@ def _count(text: str) -> int:
 
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(map(_count, text.split(",")))
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    defaults = _QUICK if options.quick else _DEFAULTS
-    chosen = {name: getattr(options, name) or default for name, default in defaults.items()}
-    budget_s = _QUICK_BUDGET_S if options.quick and options.repeats is None else None
-    same = {name: getattr(options, name) for name in ("workloads", "systems", "quick", "whole")}
-    return Settings(budget_s=budget_s, **same, **chosen)
 
 
 def _line(run: Run, place: str) -> str:

@@ -98,7 +98,8 @@ def test_a_finished_comparison_is_published_without_a_run(monkeypatch, arguments
 
 def test_rounds_take_turns_and_hold_every_run_once():
     systems = ("keras-numpy", "keras-tfdata", "overlap")
-    settings = compare.Settings(("mnist", "text"), systems, (1, 6), 2, 3, False, 1.0)
+    options = {"threads": (1, 6), "epochs": 2, "repeats": 3, "quick": False, "whole": False}
+    settings = argparse.Namespace(workloads=("mnist", "text"), systems=systems, **options)
     rounds = [compare.plan_round(settings, repeat, ".") for repeat in range(3)]
     first = [(r[0]["system"], r[0]["threads"]) for r in rounds]
     assert len(set(first)) == 3
