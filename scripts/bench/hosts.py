@@ -187,17 +187,14 @@ def _finding(hidden: Any, losses: dict[str, Any]) -> Finding:
         for name, runs in hidden.items()
         if runs
     }
-    of_one = medians.get(_ONE, [])
     rows = []
     for name, (validated, seconds, part) in medians.items():
         parts = " ".join(f"{_sums(run)[2]:.2f}" for run in hidden[name])
         warned = sum(_NEUTRAL.match(text) is None for run in hidden[name] for text in run["warned"])
-        ratios = f"{seconds / of_one[1]:.2f}", f"{part / of_one[2]:.2f}"
-        rows.append((name, f"{validated:.2f}", f"{seconds:.2f}", f"{part:.2f}", *ratios, parts, str(warned)))
-    head = ("setting", "validated s", "hidden s", "hidden part", "s ÷ one host's", "part ÷ one host's")
-    tables = (
-        [("What is hidden", Cells((*head, "part in each round", "warnings"), tuple(rows)))] if rows else []
-    )
+        ratio = part / medians[_ONE][2]
+        rows.append((name, *(f"{x:.2f}" for x in (validated, seconds, part, ratio)), parts, str(warned)))
+    head = ("setting", "validated s", "hidden s", "hidden part", "÷ one host's", "in each round", "warnings")
+    tables = [("What is hidden", Cells(head, tuple(rows)))] if rows else []
     until = (1, 8, _EPOCHS)
     for optimizer, found in losses.items():
         one, *others = found

@@ -40,9 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = line.parse(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it once, when it is imported
     with line.journal(options) as journal:
-        hand_overs = []
+        hand_overs: list[dict[str, Any]] = []
         for size in options.sizes:
-            work = functools.partial(measure_hand_overs, [size], budget_s=options.budget_s)
+            work = functools.partial(_measure, size, options.budget_s)
             hand_overs += journal.once(f"hand-over/{size}", work)
         (Path(options.output_dir) / "zero_copy.json").write_text(json.dumps(hand_overs, indent=1))
         page = Finding(
@@ -54,16 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         line.show(page, options, journal)
     return 0
-
-
-def measure_hand_overs(sizes: Sequence[int] = SIZES, *, budget_s: float = 1.0) -> list[dict[str, Any]]:
-    """Measures all ways, in alternating rounds, for about `budget_s` for each size in bytes."""
-    found = []
-    for size in sizes:
-        ways = _ways(size)
-        repeats = max(15, min(500, int(budget_s / (len(ways) * 2 * (3e-5 + size * 2e-10)))))
-        found += _measure(ways, size, repeats)
-    return found
 
 
 def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
@@ -87,9 +77,12 @@ def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) -> list[dict[str, Any]]:
+def _measure(size_bytes: int, budget_s: float) -> list[dict[str, Any]]:
+    """Measures all ways in alternating rounds, for about `budget_s`."""
     import tensorflow as tf
 
+    ways = _ways(size_bytes)
+    repeats = max(15, min(500, int(budget_s / (len(ways) * 2 * (3e-5 + size_bytes * 2e-10)))))
     handed: dict[str, list[float]] = {way: [] for way in ways}
     read: dict[str, list[float]] = {way: [] for way in ways}
     copied: dict[str, int] = {}

@@ -72,6 +72,8 @@ class Stage:
     limit_s: float
     sources: tuple[str, ...] = ()  # files and folders, from the root, that decide the results
     expected_s: float = 0.0  # on an H100: measured, or where it has never run, estimated
+    title: str = ""  # of its section of the page; without one its rows belong to the stage before it
+    text: Callable[[list[dict[str, Any]]], str] = str  # what makes the section's body from the rows
     by_rows: bool = False  # whether a call that ends takes up no more than a row of it again
 
     def fingerprint(self, card: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu import evidence, stages, tensorflow_runs
-from scripts.gpu.driver import EMULATED, Section, page, table
+from scripts.gpu.driver import EMULATED, page, table
 from scripts.gpu.stages import Context, OutOfTime, Record, Stage, output_of, verdict
 from tests.gpu import stage_target as target
 
@@ -168,8 +168,8 @@ def page_of(tmp_path, *, emulated: bool) -> str:
         "What was found",
         "command",
         emulated=emulated,
-        sections=[Section(name, name.capitalize(), text) for name in names],
-        record=lambda name: Record(tmp_path, name, fingerprint="one", emulated=emulated),
+        stages=[Stage(name, target.good, 1, title=name.capitalize(), text=text) for name in names],
+        record=lambda stage: Record(tmp_path, stage.name, fingerprint="one", emulated=emulated),
         facts={"GPU": "made up"},
     )
     return (tmp_path / "page.md").read_text()
@@ -224,6 +224,6 @@ def test_what_decides_most_takes_six_calls_of_ten_minutes() -> None:
 
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_a_stage_goes_on_in_the_next_call_only_if_it_has_rows(by_rows) -> None:
-    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows)]
+    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows=by_rows)]
     calls = dataclasses.replace(evidence.EVIDENCE, stages=stages).calls()
     assert calls == [{"a": 400.0} | ({"b": 110.0} if by_rows else {}), {"b": 190.0 if by_rows else 300.0}]
