@@ -36,13 +36,6 @@ All systems take turns, and another one begins in each repeat. Seconds are for o
 median, then the fastest and the slowest run. *Floor* is the CPU seconds spread evenly over all cores,
 *hidden* the validation that ran during training. Ratios are medians of paired runs; below 1 is faster.
 In brackets: our median ÷ the baseline's fastest run."""
-_EPILOG = """\
-The protocol of paper P1, whole (three hours; --resume goes on after a cut):
-  scripts/compare.sh --workloads=mnist --threads=1,6 --epochs=10 --repeats=3 --output_dir=results/mnist \\
-    --resume
-  scripts/compare.sh --workloads=mnist-1gb --systems=keras-numpy,keras-tfdata,paper,overlap --threads=6 \\
-    --epochs=10 --repeats=3 --output_dir=results/mnist-1gb --resume
-"""
 
 
 @dataclass(frozen=True)
@@ -191,11 +184,7 @@ def _succeeded(run: Any) -> bool:
 
 
 def _command() -> command.Command:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--workloads", type=_names_of(WORKLOADS), default="mnist", help=f"of {', '.join(WORKLOADS)}; or all")
     systems, usual = ", ".join(SYSTEMS), ",".join(DEFAULT_SYSTEMS)

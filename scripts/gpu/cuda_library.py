@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from scripts.gpu.stages import ROOT, Unavailable
 
@@ -93,26 +92,15 @@ class Kernels:
         function = getattr(self._library, f"overlap_conv_{direction}_workspace")
         return int(function(ctypes.byref(shape), ALGORITHMS[algorithm]))
 
-    def forward(self, shape: Shape, x: int, filters: int, y: int, algorithm: str, workspace: int) -> None:
-        operands = *_pointers(x, filters, 0), 0, *_pointers(y)  # no bias, no ReLU
-        self._launch("forward", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
-
-    def input_gradient(
-        self, shape: Shape, dy: int, filters: int, dx: int, algorithm: str, workspace: int
+    def launch(
+        self, direction: str, shape: Shape, operands: tuple[int, int, int], algorithm: str, workspace: int
     ) -> None:
-        operands = _pointers(dy, filters, dx)
-        self._launch("input_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
-
-    def filter_gradient(
-        self, shape: Shape, x: int, dy: int, dfilters: int, algorithm: str, workspace: int
-    ) -> None:
-        operands = _pointers(x, dy, dfilters)
-        self._launch("filter_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
-
-    def _launch(self, name: str, shape: Shape, *operands: Any, workspace: int) -> None:
-        name = f"overlap_conv_{name}_cuda"
-        stream = ctypes.c_void_p(self._stream())
-        error = getattr(self._library, name)(ctypes.byref(shape), *operands, *_pointers(workspace), stream)
+        """Compute one of DIRECTIONS: x, filters into y; dy, filters into dx; x, dy into dfilters."""
+        name, stream = f"overlap_conv_{direction}_cuda", ctypes.c_void_p(self._stream())
+        *given, result = _pointers(*operands)
+        plain = (*_pointers(0), 0) if direction == "forward" else ()  # no bias, no ReLU
+        arguments = *given, *plain, result, ALGORITHMS[algorithm], *_pointers(workspace)
+        error = getattr(self._library, name)(ctypes.byref(shape), *arguments, stream)
         if error:
             text = self._library.overlap_conv_error_name(error).decode()
             raise KernelError(f"{name} failed with {text} ({error})")

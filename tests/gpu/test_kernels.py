@@ -83,7 +83,7 @@ def test_refused_launch_names_the_function_and_the_error(library) -> None:
     with pytest.raises(
         KernelError, match=r"overlap_conv_filter_gradient_cuda failed with cudaErrorInvalidValue \(1\)"
     ):
-        kernels.filter_gradient(Shape.of((1, 9, 9, 4), 4), 0, 0, 0, "shared_memory", 0)
+        kernels.launch("filter_gradient", Shape.of((1, 9, 9, 4), 4), (0, 0, 0), "shared_memory", 0)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
