@@ -15,9 +15,8 @@ from scripts.bench import machine
 from scripts.bench.journal import Journal
 from scripts.bench.publish import Finding, markdown, publish
 
-# These say where something lies and what becomes of it; no figure depends on them.
-_PLACES = ("output_dir", "data_dir", "folder")
-_OWN = ("resume", "publish", *_PLACES)
+# These say where everything lies and what becomes of it; no figure depends on them.
+_OWN = ("resume", "publish", "output_dir")
 
 
 class Command:
@@ -87,8 +86,7 @@ class Command:
         own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
         own.add_argument("--resume", action="store_true")
         own.add_argument("--publish", nargs="?")
-        for name in _PLACES:
-            own.add_argument(f"--{name}")
+        own.add_argument("--output_dir")
         _, rest = own.parse_known_args(self._argv)
         return " ".join([self.script, *map(shlex.quote, rest)])
 

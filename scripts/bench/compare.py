@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import sys
 import tempfile
 import time
@@ -55,8 +54,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, default in (_QUICK if options.quick else _DEFAULTS).items():
         setattr(options, name, getattr(options, name) or default)
     settings = {name: getattr(options, name) for name in _SETTINGS}
-    if options.data_dir:
-        os.environ["TFDS_DATA_DIR"] = os.path.abspath(options.data_dir)
     with (
         tempfile.TemporaryDirectory(prefix="overlap_train-compare-") as cache_dir,
         line.journal(options, settings) as journal,
@@ -194,7 +191,6 @@ def _command() -> command.Command:
     add("--repeats", type=_count, help="runs of each system (default: 3; quick: as many as fit)")
     add("--whole", action="store_true", help="the first epoch counts, and all before it but the imports")
     add("--quick", action="store_true", help="shrunk data, three minutes in all on two cores")
-    add("--data_dir", help="a directory that tensorflow-datasets prepared (default: TFDS_DATA_DIR)")
     add("--timeout_s", type=_count, help="a run that takes longer is ended (default: 7200; quick: 120)")
     return command.Command(parser, script="scripts/compare.sh", series="epochs", output_dir="results/compare")
 

@@ -43,15 +43,15 @@ def train(
         overlap_train.configure()
     import keras
 
-    from scripts.bench.contenders import Stopwatch
+    from scripts.bench import contenders
     from scripts.bench.machine import status_bytes
     from scripts.bench.workloads import WORKLOADS
 
     keras.utils.set_random_seed(repeat)
     chosen = WORKLOADS[workload]
     task = chosen.task(Path(cache_dir), quick=quick)
-    make = SYSTEMS[system].load()
-    stopwatch = Stopwatch()
+    make: type[contenders.Contender] = getattr(contenders, SYSTEMS[system].contender)
+    stopwatch = contenders.Stopwatch()
     stopwatch.start()
     contender = make(chosen, task, threads or 1)
     if whole:

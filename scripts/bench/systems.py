@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from scripts.bench.contenders import Contender
 
 
 @dataclass(frozen=True)
@@ -19,13 +14,6 @@ class System:
     contender: str  # the class that does the work
     uses_threads: bool = True  # otherwise it runs once for all values of --threads
     needs: str = ""  # a module that must be installed, and Keras's backend
-
-    def load(self) -> type[Contender]:
-        """Imports what does the work; its instances are systems ready to train."""
-        contender: type[Contender] = getattr(
-            importlib.import_module("scripts.bench.contenders"), self.contender
-        )
-        return contender
 
     @property
     def missing(self) -> bool:

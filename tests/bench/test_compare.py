@@ -133,7 +133,6 @@ COMMANDS = ("compare", "conv", "scheduling", "zero_copy", "start")
 def line(*argv):
     parsed = command.Command(argparse.ArgumentParser(), script="scripts/x.sh", series="x", output_dir="out")
     parsed.parser.add_argument("--size")
-    parsed.parser.add_argument("--data_dir")
     return parsed, parsed.parse(list(argv))
 
 
@@ -144,7 +143,7 @@ def line(*argv):
         (("--size=3", "--resume", "--publish"), "scripts/x.sh --size=3"),
         (("--publish", "name", "--size", "3"), "scripts/x.sh --size 3"),
         (("--publish", "--output_dir", "/home/me/x", "--size=3"), "scripts/x.sh --size=3"),
-        (("--publish=name", "--data_dir=/home/me", "--size", "a b"), "scripts/x.sh --size 'a b'"),
+        (("--publish=name", "--output_dir=/home/me", "--size", "a b"), "scripts/x.sh --size 'a b'"),
     ],
 )
 def test_the_command_of_a_page_names_no_place(argv, typed):

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scripts.bench import compare_child, tasks
-from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
+from scripts.bench import compare_child, contenders, tasks
+from scripts.bench.systems import DEFAULT_SYSTEMS
 from scripts.bench.workloads import WORKLOADS
 
 
@@ -39,9 +39,7 @@ def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
 
 
 def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
-    contender = SYSTEMS["overlap"].load()(
-        WORKLOADS["mlp"], WORKLOADS["mlp"].task(tmp_path, quick=True), threads=2
-    )
+    contender = contenders.Overlap(WORKLOADS["mlp"], WORKLOADS["mlp"].task(tmp_path, quick=True), threads=2)
     wall_s, _ = contender.measure(2)
     end_s = time.monotonic()
     spans = contender.trainer.recorder.spans()
@@ -54,7 +52,7 @@ def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
 @pytest.mark.nightly
 def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
     workload = replace(WORKLOADS["mlp"], quick_sizes=(1_280, 320))
-    contender = SYSTEMS["paper"].load()(workload, workload.task(tmp_path, quick=True), threads=2)
+    contender = contenders.Paper(workload, workload.task(tmp_path, quick=True), threads=2)
     contender.measure(2)
     outcome = contender.outcome()
     # Parts of equal size, so that the plain average is the right one.
