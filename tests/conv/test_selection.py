@@ -177,26 +177,3 @@ def test_a_damaged_file_is_as_good_as_none_and_is_replaced(home, text):
     assert selection.load_stored() == {}
     selection.store([TIMINGS[GRADIENT]])
     assert selection.load_stored() == {GRADIENT: TIMINGS[GRADIENT]}
-
-
-ROW = ConvKey("forward", "float32", (8, 9, 7, 3), (3, 3, 3, 4), (1, 1), "SAME")
-
-
-def test_a_row_shows_all_times_what_was_chosen_and_what_was_assumed():
-    assert report() == ()
-    (head,) = format_report().splitlines()
-    assert head.split()[:3] == ["convolution", "direction", "tf.nn"]
-    row = Timing(ROW, {STOCK: 4.0, "winograd": 2.0, "direct": 8.0}, "winograd")
-    head, line = format_report([row]).splitlines()
-    assert line.split() == [
-        *("8×9×7×3", "→", "4,", "3×3/1", "SAME", "forward", "4.000", "2.000", "8.000", "winograd", "2.00")
-    ]
-    assert len(line) == len(head)
-    assert line[head.index("matmul") : head.index("matmul") + 6].strip() == ""
-    key = replace(ROW, batch_assumed=True, bias=True, relu=True)
-    _, line = format_report([Timing(key, {STOCK: 1.0, MATMUL: 2.0}, STOCK)]).splitlines()
-    assert line.startswith("8?×9×7×3 → 4, 3×3/1 SAME +bias +relu")
-    assert line.endswith("0.50")
-    for rows in ("all", [3], 7):
-        with pytest.raises(TypeError, match=r"rows.* must be|rows must be"):
-            format_report(rows)

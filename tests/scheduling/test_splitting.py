@@ -265,24 +265,3 @@ def test_what_cannot_be_meant_is_refused_by_name(name, value, error):
 def test_devices_that_tensorflow_lacks_are_refused(devices, error, message):
     with pytest.raises(error, match=message):
         tensorflow_platform(devices)
-
-
-def small():
-    inputs = keras.Input((3,))
-    x = keras.layers.Dense(2, kernel_initializer="ones", name="d")(inputs)
-    return keras.Model(inputs, keras.layers.ReLU()(x))
-
-
-@pytest.mark.parametrize("fold", [False, True])
-def test_folded_weights_are_those_of_the_moment(fold):
-    model = small()
-    split = split_model(model, fold=fold)
-    graph = compile_segments(split, merge_layers(split.graph, [range(2 - fold)]), ONE_CORE)
-    (segment,) = graph.layers
-    run = segment.runs["CPU:0"]
-    assert [(spec.shape.as_list(), spec.dtype) for spec in run.specs] == [([None, 3], tf.float32)]
-    (before,) = run((tf.ones((1, 3)),))
-    model.layers[1].kernel.assign(model.layers[1].kernel * 2.0)
-    (after,) = run((tf.ones((1, 3)),))
-    assert before.numpy().tolist() == [[3.0, 3.0]]
-    assert after.numpy().tolist() == ([[3.0, 3.0]] if fold else [[6.0, 6.0]])
