@@ -6,7 +6,7 @@ import json
 import pytest
 
 from scripts.bench import journal as journals
-from scripts.bench import scheduling, start
+from scripts.bench import start
 from scripts.bench import zero_copy as comparison
 from scripts.bench.journal import Journal
 
@@ -140,28 +140,6 @@ def test_start(tmp_path, monkeypatch, log, published):
     go_on(start.main, [*arguments, f"--output_dir={tmp_path / 'out'}"], log, prepare, published)
     assert len(log) == 4
     assert len(warmed) == 3, "each call that runs ours has to warm its cache"
-
-
-def test_scheduling(tmp_path, monkeypatch, log, published):
-    row = {"requests_per_s": 20.0, "seconds": [1.0], "overhead": 0.0}
-
-    def prepare(note):
-        def found(name, value):
-            def run():
-                note(name)
-                return {name: value}
-
-            return run
-
-        works = {
-            "simulated": found("costs_measured", {"mean_absolute_error": 0.1}),
-            "measured": found("measured", {"thread_each": row, "ours": row}),
-        }
-        monkeypatch.setattr(scheduling, "_works", lambda *_: works)
-
-    arguments = ["--parts=simulated,measured", f"--output_dir={tmp_path / 'out'}"]
-    go_on(scheduling.main, arguments, log, prepare, published)
-    assert log == ["costs_measured", "measured"]
 
 
 def test_comparison_writes_its_results(tmp_path, capsys):

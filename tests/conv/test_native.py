@@ -67,14 +67,6 @@ MUTATIONS = {
     "no barrier before the reads of the rows": (
         *("cuda_gemm.h", "* Config::kRows);\n  __syncthreads();\n", "* Config::kRows);\n", "race"),
     ),
-    "one step of the depth too many": (
-        *(
-            "cuda_gemm.h",
-            "for (int d = 0; d < TileA::kDepth; d += 4) {",
-            "for (int d = 0; d <= TileA::kDepth; d += 4) {",
-            "beyond",
-        ),
-    ),
     "a halo one pixel short": (
         *("cuda_kernels.h", "i < kSharedInputs * halo; i", "i < kSharedInputs * (halo - 1); i"),
         "uninitialised",
@@ -86,25 +78,6 @@ MUTATIONS = {
             "  if (row > 6) return;\n  __syncthreads();\n  if (row > 0 ",
         ),
         "divergent barrier",
-    ),
-    "a copy into the stage that is multiplied": (
-        *("cuda_gemm.h", "stage > 0 ? stage - 1 : kStages - 1;", "stage;", "read during a copy"),
-    ),
-    "rows of the tile that nobody copies": (
-        *(
-            "cuda_gather.h",
-            "i < ShareA::kCount; ++i) {\n        const Start",
-            "i < ShareA::kCount - 1; ++i) {\n        const Start",
-        ),
-        "uninitialised",
-    ),
-    "a quad that begins at the second float": (
-        *(
-            "cuda_tiles.h",
-            "Read<4>(d, At(thread, i), values[i]);",
-            "Read<4>(d + 1, At(thread, i), values[i]);",
-        ),
-        "misaligned",
     ),
     "no barrier before the next channels": (
         *("cuda_kernels.h", "    __syncthreads();\n  }\n  if (corner", "  }\n  if (corner", "race"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
@@ -14,7 +13,7 @@ import numpy as np
 import pytest
 
 from scripts.gpu import cuda_library, kernel_stages
-from scripts.gpu.cuda_library import KernelError, Kernels, Shape
+from scripts.gpu.cuda_library import Kernels, Shape
 from scripts.gpu.stages import Context, Record, Unavailable, output_of
 
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
@@ -74,24 +73,6 @@ def test_the_emulated_kernels_give_numbers_where_their_results_go(library, direc
         results[direction].fill(np.nan)
         run()
         assert np.isfinite(results[direction]).all()
-
-
-@pytest.mark.nightly
-@needs_compiler
-def test_refused_launch_names_the_function_and_the_error(library) -> None:
-    kernels = Kernels(library)
-    with pytest.raises(
-        KernelError, match=r"overlap_conv_filter_gradient_cuda failed with cudaErrorInvalidValue \(1\)"
-    ):
-        kernels.launch("filter_gradient", Shape.of((1, 9, 9, 4), 4), (0, 0, 0), "shared_memory", 0)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="PyTorch is installed")
-def test_missing_oracle_is_named(tmp_path) -> None:
-    record = Record(tmp_path, "timing", fingerprint="", emulated=False)
-    context = Context(record, tmp_path, emulate=False, quick=True, deadline_s=float("inf"))
-    with pytest.raises(Unavailable, match="PyTorch"):
-        kernel_stages.timing(context)
 
 
 @pytest.mark.gpu

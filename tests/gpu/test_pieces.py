@@ -134,21 +134,6 @@ def test_the_command_brings_in_several_calls_and_refuses_what_is_damaged(pieces,
     assert bring(pieces) == (0, "all pieces are here\n")
 
 
-def test_half_a_copy_is_no_piece(pieces, tmp_path, monkeypatch) -> None:
-    store, names = Store(tmp_path / "store"), names_of(pieces)
-
-    def half(draft, content):
-        draft.write_text(content[: PIECE // 2].decode("latin1"))
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", half)
-        with pytest.raises(OSError, match="no space"):
-            store.bring(pieces)
-    assert store.missing() == names
-    assert store.bring(pieces) == []
-
-
 # What another card needs is left out.
 
 
