@@ -120,6 +120,16 @@ class Evidence:
         add("--only", nargs="+", choices=[s.name for s in self.stages], help="these stages alone")
         add("--body", nargs=4, help=argparse.SUPPRESS)  # a stage's process: folder, card, name, limit
 
+    def main(self, description: str | None) -> int:
+        """Run the command line; return what `run` does."""
+        parser = argparse.ArgumentParser(prog=self.script, description=description)
+        self.add_arguments(parser)
+        try:
+            return self.run(parser.parse_args())
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return 1
+
     def run(self, options: argparse.Namespace) -> int:
         """Do what is left to do; return 0 if it is done and right, 1 if not, 3 if some is left."""
         if options.plan:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from scripts.gpu import kernel_stages
@@ -94,17 +92,5 @@ EVIDENCE = Evidence(
     ),
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog=EVIDENCE.script, description=__doc__)
-    EVIDENCE.add_arguments(parser)
-    try:
-        return EVIDENCE.run(parser.parse_args(arguments))
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EVIDENCE.main(__doc__))

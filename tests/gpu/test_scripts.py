@@ -86,8 +86,7 @@ def test_tensorflow_runs_are_rehearsed_and_not_repeated(tmp_path) -> None:
 @pytest.mark.parametrize("arguments", [("gpu_evidence.sh",), ("gpu_tensorflow.sh", "run")])
 def test_machine_without_a_gpu_is_told_and_nothing_is_written(tmp_path, arguments) -> None:
     script, *rest = arguments
-    store = ["--store", str(tmp_path / "store")] if rest else []
-    run(script, *rest, *store, "--output", str(tmp_path / "results"), status=1)
+    run(script, *rest, "--output", str(tmp_path / "results"), status=1, OVERLAP_TRAIN_STORE=str(tmp_path))
     assert not (tmp_path / "results").exists()
 
 
