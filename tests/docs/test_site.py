@@ -42,10 +42,8 @@ def test_no_page_loads_anything_from_another_host(site):
     loads = set()
     for path in site.rglob("*.html"):
         tags = re.findall(r"<(?:script|img|iframe|source|link)\b[^>]*>", path.read_text())
-        found = [
-            re.findall(r"\b(?:src|href)=[\"']?([^\"'\s>]+)", tag) for tag in tags if "canonical" not in tag
-        ]
-        loads |= {load for each in found for load in each}
+        shown = "".join(tag for tag in tags if "canonical" not in tag)
+        loads |= set(re.findall(r"\b(?:src|href)=[\"']?([^\"'\s>]+)", shown))
     assert any(load.endswith(".js") for load in loads)
     assert [load for load in loads if re.match(r"\w+:|//", load) and not load.startswith("data:")] == []
     styles = "\n".join(path.read_text() for path in site.rglob("*.css"))

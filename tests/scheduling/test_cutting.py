@@ -151,18 +151,6 @@ def test_what_computes_by_itself_stays_whole():
     assert "conv" in names(split_model(model, cut=equal(3)).graph)
 
 
-def test_calls_of_a_shared_layer_keep_their_names_whether_cut_or_not():
-    """As a head of several levels of a pyramid; only the second level is small."""
-    head = keras.layers.Conv2D(64, 3, padding="same", name="head")
-    levels = [keras.Input((size, size, 64)) for size in (32, 8, 40)]
-    model = keras.Model(levels, [head(level) for level in levels])
-    graph = split_model(model, name="m", cut=equal(2)).graph
-    joins = [name for name in names(graph) if "join" in name or "/" not in name]
-    assert joins == ["head/join", "head#2", "head#3/join"]
-    graph = split_model(model, name="m", cut=lambda layer: [1, 1] if layer == "m/head#3" else []).graph
-    assert names(graph) == ["head", "head#2", "head#3/0", "head#3/1", "head#3/join"]
-
-
 def test_only_layers_that_gain_are_cut():
     model = keras.Sequential([keras.Input((1100,)), *(kl.Dense(1100, name=name) for name in "abc")])
     whole, graph = split_model(model, name="m").graph, split_model(model, name="m", cut=equal(2)).graph
