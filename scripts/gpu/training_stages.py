@@ -77,7 +77,6 @@ def _gpu_load(duty: float, *, emulate: bool) -> Iterator[None]:
         left = tf.random.stateless_normal((128 if emulate else 1024, 2048), (0, 0))
         right = tf.random.stateless_normal((2048, 128), (0, 1))
 
-    @tf.function(autograph=False)
     def product() -> Any:
         with tf.device(device):
             result = left
@@ -85,10 +84,12 @@ def _gpu_load(duty: float, *, emulate: bool) -> Iterator[None]:
                 result = tf.matmul(tf.matmul(result, right), right, transpose_b=True) * 1e-3
             return tf.reduce_sum(result)
 
+    compiled = tf.function(product, autograph=False)
+
     def run() -> None:
         while duty and not stop.is_set():
             began_s = time.monotonic()
-            product().numpy()
+            compiled().numpy()
             stop.wait((time.monotonic() - began_s) * (1 - duty) / duty)
 
     with ThreadPoolExecutor(1, "gpu-load") as thread:
