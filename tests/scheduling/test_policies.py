@@ -1,10 +1,10 @@
-"""Where each policy puts a layer, and the optimistic times that the default one looks at."""
+"""Where each policy puts a layer, and when a device will be free for it."""
 
 import pytest
 
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
 from overlap_train.scheduling.policy import (
     POLICIES,
     Board,
@@ -13,8 +13,42 @@ from overlap_train.scheduling.policy import (
     Paper,
     make_policy,
 )
+from tests.scheduling.graphs import layer
 
 CPU, GPU = Device("cpu", slots=2), Device("gpu", "gpu")
+
+
+def job(device, seconds):
+    """A job of a request of its own."""
+    graph = LayerGraph([layer("a", Port(-1))], [Port(0)])
+    return Job(graph.layers[0], (), 0, Request(0, graph), 0, device, predicted_s=seconds)
+
+
+def test_the_board_expects_a_job_where_a_slot_is_free():
+    device = Device("cpu", slots=4)
+    board = Board(Platform((device,)), FixedCosts(lambda *_: 1.0))
+    board.now_s = 10.0
+    assert board.free_s(device) == 10.0
+    long, *short = (job(device, seconds) for seconds in (0.4, 0.01, 0.01, 0.01))
+    board.expect(device, 0.4)
+    board.started(long)
+    for number in range(3):
+        assert board.free_s(device) == 10.0, f"{number} are about to begin in three free slots"
+        board.expect(device, 0.01)
+    assert board.free_s(device) == pytest.approx(10.01), "behind the short ones, not behind the long one"
+    for waiting in short:
+        board.started(waiting)
+    assert board.free_s(device) == pytest.approx(10 + (0.4 + 3 * 0.01) / 4), "all slots are taken"
+    board.now_s = 10.005
+    board.ended(short[0])
+    assert board.free_s(device) == 10.005
+
+
+def test_a_device_is_not_taken_for_a_little_while_others_lose_more():
+    board = Board(Platform((CPU, GPU)), FixedCosts(lambda *_: 1.0))
+    for requests, lost_s in ((1, (0.0, 0.0)), (5, (1.0, 2.0))):  # the CPU has two slots
+        board.active_requests = requests
+        assert (board.held_up_s(CPU, 1.0), board.held_up_s(GPU, 1.0)) == lost_s
 
 
 PLATFORM = Platform((Device("cpu"), Device("gpu", "gpu"), Device("gpu2", "gpu")))
