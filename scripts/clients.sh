@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Trains with each library that uses Keras, once as it is and once overlapped, and compares the numbers.
 #   scripts/clients.sh                             all of them, then the tests that need such libraries
-#   scripts/clients.sh wandb_logger mlflow_autolog  these, by the names of the files in scripts/clients
+#   scripts/clients.sh wandb_logger mlflow_autolog  these, by their names in scripts/clients/programs.py
 # They are installed into .clients/venv, the extras `clients` and `ray` of setup.cfg with the TensorFlow, Keras and
 # pytest of requirements.lock; a second call reuses it. What cannot be installed is named and skipped; then the exit
 # status is 3.

@@ -3,12 +3,11 @@
 Run it by `scripts/keras_suite.sh`; with `--all` it runs every test of Keras that calls `fit` or `evaluate`:
 those of layers, optimizers, metrics, saving and so on. The tests come from the source distribution of the
 installed release and are not kept in this repository. A nightly build, found before it on PYTHONPATH, brings
-none: it gets those of the release, or with `--checkout` of a checkout of Keras. A test counts for us if stock
-Keras passes it here; those that Keras skips or fails on this machine are left out.
+none and gets those of the release. A test counts for us if stock Keras passes it here; those that Keras skips
+or fails on this machine are left out.
 
 Each test is given the same seed in both runs, and what its calls return, raise and leave in the variables is
-compared besides the outcome: many tests look at a shape only. With `--longer`, each `fit` becomes one of
-three validated epochs of small batches, and only the numbers count.
+compared besides the outcome: many tests look at a shape only.
 
 The tests need no download beyond that. What needs PyTorch is not run: it is too large to be fetched for this.
 """
@@ -77,17 +76,8 @@ def main() -> int:
     )
     parser.add_argument("--tests", default="", help="only tests whose names match, as pytest's -k")
     parser.add_argument(
-        "--routed-only", action="store_true", help="compare with the stock results of the last run"
-    )
-    parser.add_argument(
         "--all", action="store_true", help="all tests that call fit or evaluate; an hour or so on two cores"
     )
-    parser.add_argument(
-        "--longer",
-        action="store_true",
-        help="three validated epochs of small batches in place of each fit; only the numbers are compared",
-    )
-    parser.add_argument("--checkout", type=Path, help="of Keras, whose tests are taken, not the release's")
     parser.add_argument("--family", nargs="*", help="with --all: only these, such as layers_core optimizers")
     parser.add_argument("--jobs", type=int, default=1, help="families at once (default: 1)")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds for a family (default: 3600)")
@@ -95,7 +85,7 @@ def main() -> int:
     options = parser.parse_args()
     version = installed_version()
     place = options.directory.resolve() / version
-    tests = fetch_tests(place, options.checkout)
+    tests = fetch_tests(place)
     families = {
         name: modules
         for name, modules in families_of(tests, everything=options.all).items()
@@ -103,18 +93,14 @@ def main() -> int:
     }
 
     def compare(family: str) -> bool:
-        kind = f"{family}.longer" if options.longer else family
-        stock, actual = place / f"{kind}.stock.jsonl", place / f"{kind}.routed.jsonl"
+        stock, actual = place / f"{family}.stock.jsonl", place / f"{family}.routed.jsonl"
         if not options.resume:
             actual.unlink(missing_ok=True)
-            if not options.routed_only:
-                stock.unlink(missing_ok=True)
-        suite = Suite(place, tests, families[family], options.tests, options.timeout, options.longer)
-        if not (options.routed_only and stock.exists()):
-            suite.run(stock)
+            stock.unlink(missing_ok=True)
+        suite = Suite(place, tests, families[family], options.tests, options.timeout)
+        suite.run(stock)
         suite.run(actual, stock, only_calling=options.all)
-        again = place / f"{kind}.again.jsonl"
-        repeated = functools.partial(repeats, suite, again)
+        repeated = functools.partial(repeats, suite, place / f"{family}.again.jsonl")
         return report(family, outcomes_of(stock), outcomes_of(actual), options, repeated)
 
     with ThreadPoolExecutor(options.jobs) as pool:
@@ -134,8 +120,7 @@ def report(
     wanted = sorted(
         name
         for name, result in expected.items()
-        # What a test says of a longer training than its own does not matter.
-        if (result["calls"] if options.longer else result["outcome"] == "passed")
+        if result["outcome"] == "passed"
         and (not options.tests or name in actual)
         and (not options.all or result["calls"])
     )
@@ -204,8 +189,8 @@ def installed_version() -> str:
     return found[1]
 
 
-def fetch_tests(place: Path, checkout: Path | None = None) -> Path:
-    """Lays Keras's tests out as plain modules: those of a checkout, or of the installed release's sources."""
+def fetch_tests(place: Path) -> Path:
+    """Lays Keras's tests out as plain modules: those of the installed release's sources."""
     tests = place / "modules"
     if tests.exists():
         return tests
@@ -213,16 +198,15 @@ def fetch_tests(place: Path, checkout: Path | None = None) -> Path:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     target = ["--quiet", "--no-deps", "--target", place / "packages"]
     subprocess.run([*pip, "install", *target, *NEEDED, *BESIDES], check=True)
-    if checkout is None:
-        release = f"keras=={importlib.metadata.version('keras')}"
-        sources = ["--quiet", "--no-deps", "--no-binary", "keras", "--dest", place]
-        subprocess.run([*pip, "download", *sources, release], check=True)
-        with tarfile.open(*place.glob("keras-*.tar.gz")) as archive:
-            archive.extractall(place / "release", filter="data")
-        (checkout,) = (place / "release").iterdir()
+    release = f"keras=={importlib.metadata.version('keras')}"
+    sources = ["--quiet", "--no-deps", "--no-binary", "keras", "--dest", place]
+    subprocess.run([*pip, "download", *sources, release], check=True)
+    with tarfile.open(*place.glob("keras-*.tar.gz")) as archive:
+        archive.extractall(place / "release", filter="data")
+    (unpacked,) = (place / "release").iterdir()
     laid_out = place / "laid_out"
     laid_out.mkdir(exist_ok=True)
-    for path, text in tests_in(checkout / "keras" / "src"):
+    for path, text in tests_in(unpacked / "keras" / "src"):
         # Outside Keras's package, as a user's code is.
         (laid_out / module_name(path)).write_text(redirected(text))
     laid_out.rename(tests)
@@ -282,7 +266,6 @@ class Suite:
     modules: Sequence[Path]
     chosen: str
     timeout_s: float
-    longer: bool = False
 
     def choosing(self, name: str) -> Suite:
         """Returns a suite of one test, by its name in the journals."""
@@ -325,7 +308,6 @@ class Suite:
             "KERAS_SUITE_JOURNAL": str(journal),
             "KERAS_SUITE_PACKAGES": str(self.place / "packages"),
             "KERAS_SUITE_ROUTED": "1" if stock else "",
-            "KERAS_SUITE_LONGER": "1" if self.longer else "",
             "KERAS_SUITE_CALLING": str(stock) if stock and only_calling else "",
             "CUDA_VISIBLE_DEVICES": "",
             "TF_CPP_MIN_LOG_LEVEL": "3",

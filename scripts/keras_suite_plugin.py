@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import json
 import os
 import re
@@ -92,8 +91,6 @@ def _recorded(call: Callable[..., Any], model: Any, name: str, args: Any, kwargs
     if _within:
         return call(*args, **kwargs)
     _within.append(name)
-    if name == "fit" and os.environ.get("KERAS_SUITE_LONGER"):
-        args, kwargs = (), longer(args, kwargs)
     seen: dict[str, Any] = {"call": name}
     _calls.append(seen)
     try:
@@ -109,30 +106,6 @@ def _recorded(call: Callable[..., Any], model: Any, name: str, args: Any, kwargs
         optimizer = getattr(model, "optimizer", None)
         if optimizer is not None:
             seen["optimizer"] = [_sums(variable) for variable in optimizer.variables]
-
-
-def longer(args: Any, kwargs: Any) -> dict[str, Any]:
-    """Returns arguments of a `fit` of three validated epochs of small batches on what it was to train on.
-
-    Of a generator, that is its first batch. Data that is none of arrays is left as it is.
-    """
-    import keras
-
-    given = inspect.signature(keras.Model.fit).bind(None, *args, **kwargs).arguments
-    given.pop("self")
-    names = ("x", "y", "sample_weight")
-    if isinstance(given.get("x"), types.GeneratorType):
-        batch = next(given["x"])
-        given.update(zip(names, batch if isinstance(batch, tuple) else (batch,), strict=False))
-        given.pop("steps_per_epoch", None)
-    data = tuple(given.get(name) for name in names)
-    leaves = [leaf for leaf in keras.tree.flatten(data) if leaf is not None]
-    if leaves and all(isinstance(leaf, np.ndarray) or keras.ops.is_tensor(leaf) for leaf in leaves):
-        given.setdefault("batch_size", 2)
-        if not given.get("validation_split"):
-            given.setdefault("validation_data", data if data[2] is not None else data[:2])
-        given["epochs"] = max(given.get("epochs", 1), given.get("initial_epoch", 0) + 3)
-    return dict(given)
 
 
 def _sums(variable: Any) -> list[float]:
@@ -166,8 +139,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = None
     if calling:
         stock = outcomes_of(Path(calling))
-        outcomes = ("passed", "failed") if os.environ.get("KERAS_SUITE_LONGER") else ("passed",)
-        wanted = {name for name, line in stock.items() if line["calls"] and line["outcome"] in outcomes}
+        wanted = {name for name, line in stock.items() if line["calls"] and line["outcome"] == "passed"}
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:

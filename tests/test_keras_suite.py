@@ -63,7 +63,7 @@ def suite_of(place: Path, **modules: str) -> keras_suite.Suite:
 
 
 def options(**given: bool) -> Namespace:
-    return Namespace(**{"tests": "", "longer": False, "all": False, **given})
+    return Namespace(**{"tests": "", "all": False, **given})
 
 
 def never(name: str, calls: object) -> bool:
@@ -125,14 +125,14 @@ def test_a_test_of_a_shape_alone_has_its_numbers_compared(tmp_path, monkeypatch,
     suite = suite_of(tmp_path, test_fit=FIT)
     stock, routed = tmp_path / "stock.jsonl", tmp_path / "routed.jsonl"
     suite.run(stock)
-    environment = suite._environment
+    environment = keras_suite.Suite._environment
 
     def of_other_data(*arguments: object) -> dict[str, str]:
         there = environment(*arguments)
         path = f"{tmp_path}:{there['PYTHONPATH']}"
         return {**there, "PYTHONPATH": path, "PYTEST_ADDOPTS": "-p other_data"}
 
-    monkeypatch.setattr(suite, "_environment", of_other_data)
+    monkeypatch.setattr(keras_suite.Suite, "_environment", of_other_data)
     suite.run(routed, stock)
     outcomes = [keras_suite.outcomes_of(journal) for journal in (stock, routed)]
     assert not keras_suite.report("family", *outcomes, options(), never)

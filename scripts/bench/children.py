@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -30,6 +30,18 @@ def _end_with_parent() -> None:
 ENDS_WITH_PARENT: Callable[[], None] | None = None if _LIBC is None else _end_with_parent
 
 
+@contextlib.contextmanager
+def in_group(command: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a process, and ends it and what it has started with the block, or with this process."""
+    process = subprocess.Popen(command, start_new_session=True, preexec_fn=ENDS_WITH_PARENT, **options)
+    with process:
+        try:
+            yield process
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
 def run_module(
     *arguments: str,
     log: Path | None = None,
@@ -43,22 +55,13 @@ def run_module(
     """
     with contextlib.ExitStack() as stack:
         said = None if log is None else stack.enter_context(log.open("w+b"))
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=said,
-            env={"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **(environment or {})},
-            start_new_session=True,
-            preexec_fn=ENDS_WITH_PARENT,
-        )
-        with process:
+        command = [sys.executable, "-W", "ignore", "-m", *arguments]
+        env = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ, **(environment or {})}
+        with in_group(command, stdout=subprocess.PIPE, stderr=said, env=env) as process:
             try:
                 output, _ = process.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 raise ChildFailedError(f"it took longer than {timeout_s:g} s and was ended") from None
-            finally:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
         if process.returncode or not output.strip():
             raise ChildFailedError(_reason(process.returncode, said))
     return json.loads(output.splitlines()[-1])

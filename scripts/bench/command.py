@@ -13,11 +13,10 @@ from typing import Any
 
 from scripts.bench import machine
 from scripts.bench.journal import Journal
-from scripts.bench.publish import Finding, layout, publish
+from scripts.bench.publish import Finding, markdown, publish
 
-# These say where something lies and what becomes of it; no figure depends on them.
-_PLACES = ("output_dir", "data_dir", "folder")
-_OWN = ("resume", "publish", *_PLACES)
+# These say where everything lies and what becomes of it; no figure depends on them.
+_OWN = ("resume", "publish", "output_dir")
 
 
 class Command:
@@ -69,7 +68,7 @@ class Command:
     def show(self, finding: Finding, options: argparse.Namespace, journal: Journal) -> None:
         """Prints the tables, and publishes them if the command says so."""
         for title, cells in finding.tables:
-            print(f"\n{title}\n{layout(cells)}")
+            print(f"\n{title}\n\n{markdown(cells)}")
         print(f"\n{machine.one_line(journal.machine)}. {journal.others_line}")
         if options.publish:
             page = publish(
@@ -79,24 +78,17 @@ class Command:
                 machine=journal.machine,
                 others=journal.others_line,
             )
-            print(f"Published: {page}")
+            print(f"Published: {page}\nIts row in index.md: | {finding.question} | [date]({page.name}) |")
 
     @property
     def as_typed(self) -> str:
         """The command without what says where files lie, whether it went on, and what became of it."""
-        places = {f"--{name}" for name in _PLACES}
-        kept: list[str] = []
-        waiting = list(self._argv)
-        while waiting:
-            argument = waiting.pop(0)
-            name, equals, _ = argument.partition("=")
-            if name in places and not equals:
-                del waiting[:1]
-            elif name == "--publish" and not equals and waiting and not waiting[0].startswith("-"):
-                del waiting[0]
-            elif name not in {"--resume", "--publish", *places}:
-                kept.append(argument)
-        return " ".join([self.script, *map(shlex.quote, kept)])
+        own = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        own.add_argument("--resume", action="store_true")
+        own.add_argument("--publish", nargs="?")
+        own.add_argument("--output_dir")
+        _, rest = own.parse_known_args(self._argv)
+        return " ".join([self.script, *map(shlex.quote, rest)])
 
 
 def run(main: Callable[[], int]) -> int:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 import functools
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,34 +28,13 @@ from scripts.bench.workloads import WORKLOADS
 _QUICK_BUDGET_S = 165.0
 _DEFAULTS: dict[str, Any] = {"threads": (1, 6), "epochs": 10, "repeats": 3, "timeout_s": 7200}
 _QUICK: dict[str, Any] = {"threads": (6,), "epochs": 2, "repeats": 5, "timeout_s": 120}
+_SETTINGS = ("workloads", "systems", "threads", "epochs", "repeats", "quick", "timeout_s", "whole")
 _WORDS = """\
 Whole epochs with their validation, {timed}. Each run is a process of its own.
 All systems take turns, and another one begins in each repeat. Seconds are for one epoch: the
 median, then the fastest and the slowest run. *Floor* is the CPU seconds spread evenly over all cores,
 *hidden* the validation that ran during training. Ratios are medians of paired runs; below 1 is faster.
 In brackets: our median ÷ the baseline's fastest run."""
-_EPILOG = """\
-The protocol of paper P1, whole (three hours; --resume goes on after a cut):
-  scripts/compare.sh --workloads=mnist --threads=1,6 --epochs=10 --repeats=3 --output_dir=results/mnist \\
-    --resume
-  scripts/compare.sh --workloads=mnist-1gb --systems=keras-numpy,keras-tfdata,paper,overlap --threads=6 \\
-    --epochs=10 --repeats=3 --output_dir=results/mnist-1gb --resume
-"""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to compare; the command line's values."""
-
-    workloads: tuple[str, ...]
-    systems: tuple[str, ...]
-    threads: tuple[int, ...]
-    epochs: int
-    repeats: int
-    quick: bool
-    timeout_s: float
-    budget_s: float | None = None
-    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,28 +46,23 @@ class Results:
     notes: tuple[str, ...]
 
 
-class DataChangedError(ValueError):
-    """A comparison goes on with data that are not those of the runs before."""
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the comparison; returns the exit status."""
     line = _command()
     options = line.parse(argv)
-    settings = _settings(options)
-    if options.data_dir:
-        os.environ["TFDS_DATA_DIR"] = os.path.abspath(options.data_dir)
+    budget_s = _QUICK_BUDGET_S if options.quick and options.repeats is None else None
+    for name, default in (_QUICK if options.quick else _DEFAULTS).items():
+        setattr(options, name, getattr(options, name) or default)
+    settings = {name: getattr(options, name) for name in _SETTINGS}
     with (
         tempfile.TemporaryDirectory(prefix="overlap_train-compare-") as cache_dir,
-        line.journal(options, {**asdict(settings), "budget_s": None}) as journal,
+        line.journal(options, settings) as journal,
     ):
         try:
-            found = compare(settings, journal, cache_dir=cache_dir, folder=Path(options.output_dir))
+            found = compare(options, journal, cache_dir=cache_dir, budget_s=budget_s)
         except ChildFailedError as error:
             print(f"compare: the data could not be prepared: {error}", file=sys.stderr)
             return 1
-        except DataChangedError as error:
-            line.parser.error(str(error))
         page = finding(found, settings, cores=journal.machine["cores"])
         results = {"machine": journal.machine, **page.data}
         (Path(options.output_dir) / "results.json").write_text(json.dumps(results, indent=1))
@@ -104,31 +77,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     return bool(failed)
 
 
-def compare(settings: Settings, journal: Journal, *, cache_dir: str, folder: Path) -> Results:
-    """Runs everything that `settings` asks for, but for what the journal holds."""
-    start_s, log = time.monotonic(), folder / "child.log"
+def compare(
+    settings: argparse.Namespace, journal: Journal, *, cache_dir: str, budget_s: float | None
+) -> Results:
+    """Runs everything that is asked for, but for what the journal holds."""
+    start_s, log = time.monotonic(), Path(settings.output_dir) / "child.log"
 
     def job(**values: Any) -> Any:
         return children.run_module(
             "scripts.bench.compare_child", json.dumps(values), log=log, timeout_s=settings.timeout_s
         )
 
-    notes = list(_obstacles(settings))
+    lacking = [name for name in settings.systems if SYSTEMS[name].missing]
+    notes = [f"{name} left out: {SYSTEMS[name].needs} not installed" for name in lacking]
     sources = {}
     for workload in settings.workloads:
-        data = job(job="prepare", workload=workload, cache_dir=cache_dir, quick=settings.quick)
-        sources[workload] = data
-        before = journal.once(f"data/{workload}", functools.partial(str, data))
-        if before != data:
-            raise DataChangedError(f"{workload}: the data were {before!r}, and are {data!r}")
-        print(f"{workload}: {data}", flush=True)
-    if any(name.startswith("overlap") for name in settings.systems):
-        notes.append(job(job="kernels", build=not settings.quick))
+        sources[workload] = job(job="prepare", workload=workload, cache_dir=cache_dir, quick=settings.quick)
+        print(f"{workload}: {sources[workload]}", flush=True)
     print(*(f"note: {note}" for note in notes), sep="\n", flush=True)
     runs: list[Run] = []
     longest_s = 0.0
     for repeat in range(settings.repeats):
-        left_s = float("inf") if settings.budget_s is None else settings.budget_s + start_s - time.monotonic()
+        left_s = float("inf") if budget_s is None else budget_s + start_s - time.monotonic()
         if repeat > 0 and left_s < longest_s:
             notes.append(f"{repeat} of {settings.repeats} repeats: another would not fit into the time")
             print(f"note: {notes[-1]}", flush=True)
@@ -143,7 +113,7 @@ def compare(settings: Settings, journal: Journal, *, cache_dir: str, folder: Pat
     return Results(tuple(runs), sources, tuple(notes))
 
 
-def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[dict[str, Any]]:
+def plan_round(settings: argparse.Namespace, repeat: int, cache_dir: str) -> list[dict[str, Any]]:
     """Returns the runs of one repeat, workload by workload, beginning with another system each time."""
     same: dict[str, Any] = {"repeat": repeat, "epochs": settings.epochs, "quick": settings.quick}
     same |= {"cache_dir": cache_dir, "whole": settings.whole}
@@ -152,7 +122,7 @@ def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[dict[str
         chosen = [
             {"workload": workload, "system": name, "threads": threads, **same}
             for name in settings.systems
-            if SYSTEMS[name].obstacle(WORKLOADS[workload]) is None
+            if not SYSTEMS[name].missing
             for threads in (settings.threads if SYSTEMS[name].uses_threads else (None,))
         ]
         # Neighbours in a round are neighbours in time, and so make the fairest pairs.
@@ -161,14 +131,14 @@ def plan_round(settings: Settings, repeat: int, cache_dir: str) -> list[dict[str
     return specs
 
 
-def finding(found: Results, settings: Settings, *, cores: int) -> Finding:
+def finding(found: Results, settings: dict[str, Any], *, cores: int) -> Finding:
     """Returns the page of a comparison."""
     timed = (
         "the first one too, and all before it but the imports"
-        if settings.whole
+        if settings["whole"]
         else "after one that is not timed"
     )
-    workloads = ", ".join(settings.workloads)
+    workloads = ", ".join(settings["workloads"])
     ran = [name for name in SYSTEMS if any(run.system == name for run in found.runs)]
     titles = "\n".join(f"| `{name}` | {SYSTEMS[name].title} |" for name in ran)
     words = [_WORDS.format(timed=timed), f"| system | what it is |\n|---|---|\n{titles}"]
@@ -181,7 +151,7 @@ def finding(found: Results, settings: Settings, *, cores: int) -> Finding:
         words="\n\n".join(words),
         tables=list(tables(group_runs(found.runs), cores=cores)),
         data={
-            "settings": asdict(settings),
+            "settings": settings,
             "sources": found.sources,
             "notes": list(found.notes),
             "runs": [run.to_json() for run in found.runs],
@@ -192,7 +162,8 @@ def finding(found: Results, settings: Settings, *, cores: int) -> Finding:
 def _run(spec: dict[str, Any], timeout_s: float, log: Path) -> dict[str, Any]:
     """Returns the run as JSON values; one that failed or took longer than `timeout_s` says so in `error`."""
     job = json.dumps({"job": "train", **spec})
-    environment = SYSTEMS[spec["system"]].environment
+    needs = SYSTEMS[spec["system"]].needs
+    environment = {"KERAS_BACKEND": needs} if needs else {}
     figures: dict[str, Any]
     try:
         figures = children.run_module(
@@ -210,11 +181,7 @@ def _succeeded(run: Any) -> bool:
 
 
 def _command() -> command.Command:
-    parser = argparse.ArgumentParser(
-        description=__doc__.splitlines()[0],
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--workloads", type=_names_of(WORKLOADS), default="mnist", help=f"of {', '.join(WORKLOADS)}; or all")
     systems, usual = ", ".join(SYSTEMS), ",".join(DEFAULT_SYSTEMS)
@@ -224,7 +191,6 @@ def _command() -> command.Command:
     add("--repeats", type=_count, help="runs of each system (default: 3; quick: as many as fit)")
     add("--whole", action="store_true", help="the first epoch counts, and all before it but the imports")
     add("--quick", action="store_true", help="shrunk data, three minutes in all on two cores")
-    add("--data_dir", help="a directory that tensorflow-datasets prepared (default: TFDS_DATA_DIR)")
     add("--timeout_s", type=_count, help="a run that takes longer is ended (default: 7200; quick: 120)")
     return command.Command(parser, script="scripts/compare.sh", series="epochs", output_dir="results/compare")
 
@@ -250,22 +216,6 @@ def _count(text: str) -> int:
 
 def _counts(text: str) -> tuple[int, ...]:
     return tuple(map(_count, text.split(",")))
-
-
-def _settings(options: argparse.Namespace) -> Settings:
-    defaults = _QUICK if options.quick else _DEFAULTS
-    chosen = {name: getattr(options, name) or default for name, default in defaults.items()}
-    budget_s = _QUICK_BUDGET_S if options.quick and options.repeats is None else None
-    same = {name: getattr(options, name) for name in ("workloads", "systems", "quick", "whole")}
-    return Settings(budget_s=budget_s, **same, **chosen)
-
-
-def _obstacles(settings: Settings) -> list[str]:
-    """Returns one line for each system that is asked for and left out."""
-    found = {
-        (name, SYSTEMS[name].obstacle(WORKLOADS[w])) for name in settings.systems for w in settings.workloads
-    }
-    return sorted(f"{name} left out: {obstacle}" for name, obstacle in found if obstacle is not None)
 
 
 def _line(run: Run, place: str) -> str:

@@ -1,6 +1,6 @@
 """One job of the comparison of systems in a process of its own: `python -m scripts.bench.compare_child JOB`.
 
-JOB is JSON: {"job": "prepare" | "kernels" | "train", …}; the last line of standard output is what it came to.
+JOB is JSON: {"job": "prepare" | "train", …}; the last line of standard output is what it came to.
 """
 
 from __future__ import annotations
@@ -21,15 +21,6 @@ def prepare(workload: str, cache_dir: str, quick: bool) -> str:
     return f"{task.source}; {len(task.train):,} + {len(task.validation):,} examples"
 
 
-def kernels(build: bool) -> str:
-    """Says whether the trainer finds compiled convolutions, which it would not build by itself."""
-    from overlap_train.conv import library
-
-    ready = library.is_available() if build else library.is_built()
-    how = "were compiled already" if ready else "were not compiled: overlap-train build"
-    return f"overlap_train's convolutions {how}"
-
-
 def train(
     workload: str,
     system: str,
@@ -44,23 +35,23 @@ def train(
 
     `repeat` is also the seed of weights and order.
     """
-    from scripts.bench.systems import SYSTEMS
+    from scripts.bench.systems import OURS, SYSTEMS
 
-    if SYSTEMS[system].configures:
+    if system in OURS:
         import overlap_train
 
         overlap_train.configure()
     import keras
 
-    from scripts.bench.contenders import Stopwatch
+    from scripts.bench import contenders
     from scripts.bench.machine import status_bytes
     from scripts.bench.workloads import WORKLOADS
 
     keras.utils.set_random_seed(repeat)
     chosen = WORKLOADS[workload]
     task = chosen.task(Path(cache_dir), quick=quick)
-    make = SYSTEMS[system].load()
-    stopwatch = Stopwatch()
+    make: type[contenders.Contender] = getattr(contenders, SYSTEMS[system].contender)
+    stopwatch = contenders.Stopwatch()
     stopwatch.start()
     contender = make(chosen, task, threads or 1)
     if whole:
@@ -74,7 +65,7 @@ def train(
 
 def main(job: dict[str, Any]) -> None:
     """Does a job and prints what it came to."""
-    jobs: dict[str, Callable[..., Any]] = {"prepare": prepare, "kernels": kernels, "train": train}
+    jobs: dict[str, Callable[..., Any]] = {"prepare": prepare, "train": train}
     print(json.dumps(jobs[job.pop("job")](**job)))
 
 

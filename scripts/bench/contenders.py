@@ -20,7 +20,6 @@ import numpy as np
 import tensorflow as tf
 
 import overlap_train
-from overlap_train.conv import report
 from overlap_train.monitoring import SpanRecorder
 from overlap_train.records import Span
 from scripts.bench import pipelines
@@ -218,14 +217,6 @@ class _FirstEpochEnd(SpanRecorder):
             self._stopwatch.start()  # again for each call of the epoch; the last one counts
 
 
-def _convolutions() -> tuple[str, ...]:
-    """Returns which algorithm each convolution got that was timed in this process."""
-    return tuple(
-        f"{row.key.direction} of {row.key.input_shape} by {row.key.filter_shape}: {row.chosen}"
-        for row in report()
-    )
-
-
 class Overlap(Contender):
     """`overlap_train.Trainer` with `threads` validation workers.
 
@@ -235,29 +226,22 @@ class Overlap(Contender):
     """
 
     max_lag = 1
-    overlap = "auto"
-    validates = True
     _untimed = 0
 
     def __init__(self, workload: Workload, task: Task, threads: int) -> None:
         super().__init__(workload, task, threads)
         self._stopwatch = Stopwatch()
-        self.trainer = self.make_trainer(_FirstEpochEnd(self._stopwatch))
+        self.trainer = overlap_train.Trainer(
+            workload.model(from_raw=True),
+            validation=overlap_train.ValidationPolicy(workers=threads, max_lag=self.max_lag),
+            recorder=_FirstEpochEnd(self._stopwatch),
+        )
         self.fit_arguments: dict[str, Any] = {
             "x": task.train.x,
             "y": task.train.y,
             "batch_size": workload.batch_size,
+            "validation_data": (task.validation.x, task.validation.y),
         }
-        if self.validates:
-            self.fit_arguments["validation_data"] = (task.validation.x, task.validation.y)
-
-    def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
-        """Returns the trainer, with a compiled model that takes the raw data."""
-        policy = overlap_train.ValidationPolicy(
-            workers=self.threads, max_lag=self.max_lag, overlap=self.overlap
-        )
-        model = self.workload.model(from_raw=True)
-        return overlap_train.Trainer(model, validation=policy, recorder=recorder)
 
     def train(self, epochs: int) -> None:
         history = self.trainer.fit(**self.fit_arguments, epochs=epochs, verbose=0)
@@ -265,45 +249,18 @@ class Overlap(Contender):
 
     def measure(self, epochs: int) -> tuple[float, float]:
         self._untimed = 1
-        if self.validates:
-            self.fit_arguments["validation_freq"] = list(range(2, epochs + 2))  # counted from 1
+        self.fit_arguments["validation_freq"] = list(range(2, epochs + 2))  # counted from 1
         self.train(1 + epochs)
         return self._stopwatch.stop()
 
     def outcome(self) -> Outcome:
         timed = self.trainer.accounts[self._untimed :]
         hidden_s = sum(account.hidden_s for account in timed)
-        notes = (*self.trainer.messages, *_convolutions())
+        notes = tuple(self.trainer.messages)
         return Outcome(self._last["val_loss"], self._last["val_accuracy"], hidden_s, notes)
-
-
-class OverlapAccelerated(Overlap):
-    """The same on `overlap_train.accelerate(model)`: its convolutions are compiled for this CPU."""
-
-    def make_trainer(self, recorder: SpanRecorder) -> overlap_train.Trainer:
-        trainer = super().make_trainer(recorder)
-        overlap_train.accelerate(trainer.model, batch_size=self.workload.batch_size, verbose=0)
-        return trainer
-
-
-class OverlapAlways(Overlap):
-    """The same where the trainer would validate in step, because no core is idle: what that is worth."""
-
-    overlap = "always"
 
 
 class OverlapSync(Overlap):
     """The same with `max_lag=0`: each epoch waits for its validation."""
 
     max_lag = 0
-
-
-class TrainOnly(Overlap):
-    """The same without validation; the accuracy is measured once, after the timed epochs."""
-
-    validates = False
-
-    def outcome(self) -> Outcome:
-        model = self.workload.model(from_raw=True)
-        model.set_weights(self.trainer.model.get_weights())
-        return Outcome(*_scores(model, pipelines.raw(self.workload, self.task.validation)))

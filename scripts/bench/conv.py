@@ -46,11 +46,11 @@ def jobs(*, quick: bool) -> Iterator[tuple[str, list[str]]]:
     """Yields the name and the module with the arguments of each process."""
     for network in _NETWORKS[:1] if quick else _NETWORKS:
         for batch in _BATCHES[:1] if quick else _BATCHES:
-            arguments = ["--network", network, "--batch", batch, "--budget_s", "0.3" if quick else "1.0"]
-            yield f"{network}-{batch}", ["scripts.bench.conv_layers", *arguments]
+            budget_s = "0.3" if quick else "1.0"
+            yield f"{network}-{batch}", ["scripts.bench.conv_layers", network, batch, budget_s]
     for step in _QUICK_STEPS if quick else _STEPS:
         model, _, batch = step.partition(":")
-        yield f"step-{model}-{batch}", ["scripts.bench.conv_training", "--model", model, "--batch", batch]
+        yield f"step-{model}-{batch}", ["scripts.bench.conv_training", model, batch]
 
 
 def finding(found: dict[str, Any]) -> Finding:
@@ -73,9 +73,8 @@ def _layers(found: dict[str, Any]) -> Cells:
     directions = ("forward", "input_gradient", "filter_gradient")
     body = []
     for key, value in found.items():
-        summary = {name: by_name.get("auto") for name, by_name in value["summary"].items()}
         ours = [row["ratio"]["auto"] for row in value["rows"]]
-        body.append((key, *(_mean(summary.get(name)) for name in directions), f"{min(ours):.2f}"))
+        body.append((key, *(_mean(value["summary"].get(name)) for name in directions), f"{min(ours):.2f}"))
     head = ("network and batch, `auto`: mean (smallest)", *(name.replace("_", " ") for name in directions))
     return Cells((*head, "smallest of all layers"), tuple(body))
 

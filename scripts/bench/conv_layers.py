@@ -1,6 +1,6 @@
 """Times the convolution layers of U-Net, VGG16 and ResNet50: ours, each algorithm, next to tf.nn.conv2d.
 
-    python -m scripts.bench.conv_layers --network unet --batch 1
+    python -m scripts.bench.conv_layers unet 1 1.0      batch size, and seconds for a shape and direction
 
 Each contestant is a compiled function of tensors; they run in rounds, each in an order of its own, since what
 ran before leaves the caches warm or cold. A ratio is the median of the rounds' ratios, so that it does not
@@ -10,7 +10,6 @@ Winograd's can exceed the machine's peak. The last line of standard output is JS
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -31,7 +30,6 @@ from overlap_train.conv.selection import DIRECTIONS, STOCK
 from scripts.bench.conv_shapes import LAYERS, Layer
 
 _LEAST_ROUNDS, _MOST_ROUNDS = 9, 101
-_SUMMARISED = ("winograd", "direct", "auto")
 
 
 @dataclass(frozen=True)
@@ -80,10 +78,10 @@ def measure(layer: Layer, batch: int, direction: str, budget_s: float = 1.0) -> 
 
     contestants = {name: contestant(name) for name in (STOCK, *key.algorithms)}
     contestants["auto"] = contestant(chosen)
-    return Row(layer, batch, direction, key.flops / 1e9, _interleave(contestants, budget_s), chosen)
+    return Row(layer, batch, direction, key.flops / 1e9, interleave(contestants, budget_s), chosen)
 
 
-def _interleave(functions: dict[str, Callable[[], Any]], budget_s: float) -> dict[str, list[float]]:
+def interleave(functions: dict[str, Callable[[], Any]], budget_s: float) -> dict[str, list[float]]:
     samples: dict[str, list[float]] = {name: [] for name in functions}
     order, rng = list(functions), random.Random(0)
     for function in functions.values():
@@ -101,39 +99,28 @@ def _interleave(functions: dict[str, Callable[[], Any]], budget_s: float) -> dic
     return samples
 
 
-def summarise(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, float]]]:
-    """Geometric mean and minimum of the ratios, by direction and contestant; 3×3 layers of 64 channels up."""
-    result: dict[str, dict[str, dict[str, float]]] = {}
+def summarise(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Geometric mean and minimum of the ratios of "auto", by direction; 3×3 layers of 64 channels up."""
+    result = {}
     for direction in DIRECTIONS:
-        for contestant in _SUMMARISED:
-            deep = [
-                r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3
-            ]
-            ratios = [ratio for row in deep if (ratio := row.ratio(contestant)) is not None]
-            if ratios:
-                entry = {"geometric_mean": statistics.geometric_mean(ratios), "minimum": min(ratios)}
-                result.setdefault(direction, {})[contestant] = entry
+        deep = [r for r in rows if r.direction == direction and r.layer.inputs >= 64 and r.layer.kernel == 3]
+        if ratios := [ratio for row in deep if (ratio := row.ratio("auto")) is not None]:
+            result[direction] = {"geometric_mean": statistics.geometric_mean(ratios), "minimum": min(ratios)}
     return result
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(network: str, batch: str, budget_s: str) -> None:
     """Measures a network at one batch size."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--network", choices=sorted(LAYERS), default="unet")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--budget_s", type=float, default=1.0, help="seconds for each shape and direction")
-    options = parser.parse_args(arguments)
     library.load()
     rows = []
-    for layer in LAYERS[options.network]:
+    for layer in LAYERS[network]:
         for direction in DIRECTIONS:
-            rows.append(row := measure(layer, options.batch, direction, options.budget_s))
-            print(
-                f"{layer}, {direction}: {row.ratio('auto'):.2f} by {row.chosen}", file=sys.stderr, flush=True
-            )
-    found = {"network": options.network, "summary": summarise(rows), "rows": [row.as_json() for row in rows]}
+            rows.append(row := measure(layer, int(batch), direction, float(budget_s)))
+            ratio = row.ratio("auto")
+            print(f"{layer}, {direction}: {ratio:.2f} by {row.chosen}", file=sys.stderr, flush=True)
+    found = {"network": network, "summary": summarise(rows), "rows": [row.as_json() for row in rows]}
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """Times whole training steps on our convolution next to TensorFlow's, and the share of convolution in them.
 
-    python -m scripts.bench.conv_training --model unet --batch 1
+    python -m scripts.bench.conv_training unet 1
 
 Paper P2's Table 1 gives convolution's share of a U-Net step; the share bounds what any convolution, however
 fast, can gain (Amdahl). It is measured: the step's own convolutions, each direction timed alone at its shape
@@ -9,13 +9,12 @@ on tf.nn.conv2d, over the time of the stock step. The last line of standard outp
 
 from __future__ import annotations
 
-import argparse
 import functools
 import json
 import os
 import statistics
-import time
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -30,6 +29,7 @@ from overlap_train.conv.convolution import Convolution
 from overlap_train.conv.selection import STOCK
 from overlap_train.models.mnist_cnn import mnist_cnn
 from overlap_train.models.unet import unet
+from scripts.bench.conv_layers import interleave
 
 # The network, the shapes of an image and of its label, and the classes.
 MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...], tuple[int, ...], int]] = {
@@ -44,8 +44,8 @@ MODELS: dict[str, tuple[Callable[[], keras.Model], tuple[int, ...], tuple[int, .
 }
 
 
-def measure(name: str, batch: int, rounds: int) -> dict[str, Any]:
-    """Times the stock and the accelerated step in turn.
+def measure(name: str, batch: int) -> dict[str, Any]:
+    """Times the stock and the accelerated step in rounds of random order.
 
     Returns:
         Milliseconds (quartiles) of both steps, their ratio, convolution's share and the bound.
@@ -60,15 +60,7 @@ def measure(name: str, batch: int, rounds: int) -> dict[str, Any]:
     labels = tf.constant(generator.integers(0, classes, (batch, *label_shape)), tf.int32)
     steps = {"stock": _step_of(stock, images, labels), "ours": _step_of(ours, images, labels)}
     losses = {contestant: float(step()["loss"]) for contestant, step in steps.items()}
-    contestants = {**steps, "stock convolutions": _stock_convolutions(ours)}
-    for run in contestants.values():
-        run()
-    samples: dict[str, list[float]] = {contestant: [] for contestant in contestants}
-    for _ in range(rounds):
-        for contestant, run in contestants.items():
-            start = time.perf_counter()
-            run()
-            samples[contestant].append(1e3 * (time.perf_counter() - start))
+    samples = interleave({**steps, "stock convolutions": _stock_convolutions(ours)}, 1.0)
     quartiles = {contestant: statistics.quantiles(times, n=4) for contestant, times in samples.items()}
     share = quartiles["stock convolutions"][1] / quartiles["stock"][1]
     return {
@@ -117,16 +109,6 @@ def _stock_convolutions(model: keras.Model) -> Callable[[], None]:
     return run
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Measures the steps of one network."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", choices=sorted(MODELS), default="unet")
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=9)
-    options = parser.parse_args(arguments)
-    library.load()
-    print(json.dumps(measure(options.model, options.batch, options.rounds)))
-
-
 if __name__ == "__main__":
-    main()
+    library.load()
+    print(json.dumps(measure(sys.argv[1], int(sys.argv[2]))))

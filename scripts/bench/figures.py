@@ -21,13 +21,6 @@ _REFERENCES = ("keras-numpy", "keras-tfdata", "keras-tfdata-tuned", "overlap-syn
 # The overlapped system is also measured against the synchronous one: what overlapping alone gains.
 _DIVISORS = (*BASELINES, "overlap-sync")
 _NONE = "-"
-# Paper P1's own figures: title, share of time saved, and what of ours stands next to it.
-_CLAIMS = (
-    ("MNIST, 1 thread, time saved against NumPy", 0.166, ("mnist", 1, "keras-numpy")),
-    ("MNIST, 1 thread, time saved against tf.data", 0.116, ("mnist", 1, "keras-tfdata")),
-    ("MNIST, 6 threads, time saved against tf.data", 0.108, ("mnist", 6, "keras-tfdata")),
-    ("MNIST of 1 GB, most time saved against tf.data", 0.224, ("mnist-1gb", 6, "keras-tfdata")),
-)
 
 
 @dataclass(frozen=True)
@@ -177,19 +170,6 @@ def ratio_cells(group: Group) -> Cells:
     return Cells(("time ÷ that of", *baselines), body)
 
 
-def claim_cells(groups: Iterable[Group]) -> Cells:
-    """Returns paper P1's claims of what was measured here, next to its scheme and ours."""
-    by_key = {(group.workload, group.threads): group for group in groups}
-    body = []
-    for title, claimed, (workload, threads, baseline) in _CLAIMS:
-        group = by_key.get((workload, threads))
-        ours = [group and ratio(group, system, baseline) for system in ("paper", "overlap")]
-        if any(ours):
-            body.append((title, f"{claimed:.1%}", *(f"{1 - r[0]:.1%}" if r else _NONE for r in ours)))
-    head = ("claim", "P1, measured elsewhere (Core i5-9500, GTX 1650)")
-    return Cells((*head, "its scheme, here", "overlap, here"), tuple(body))
-
-
 def _second_row(group: Group, system: str, cores: int, reference: float | None) -> tuple[str, ...]:
     good = group.of(system)
     errors = [run.error for run in group.runs if run.system == system and run.error is not None]
@@ -229,9 +209,6 @@ def _ratio_text(found: tuple[float, float] | None) -> str:
 
 def tables(groups: list[Group], *, cores: int) -> Iterator[tuple[str, Cells]]:
     """Yields all tables of a comparison with their headings."""
-    claims = claim_cells(groups)
-    if claims.body:
-        yield "What paper P1 reports, and what was measured here", claims
     for group in groups:
         yield f"{group.title}: seconds", second_cells(group, cores=cores)
         ratios = ratio_cells(group)

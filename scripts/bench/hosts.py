@@ -44,6 +44,8 @@ _NUMBERS: dict[str, Case] = {
     "two replicas of one process": {"replicas": 2},
     "two hosts": {"hosts": 2},
 }
+_SHORT: Case = {"workload": "text", "rows": 3200, "validation_rows": 1600, "batch_size": 32, "epochs": 6}
+_EPOCHS = 40
 _LONG: Case = {"workload": "mlp", "rows": 2048, "validation_rows": 512, "batch_size": 32, "plan": "keras"}
 _TIMEOUT_S = 900.0
 _NEUTRAL = re.compile(r"plan: |each epoch is validated .*while|epoch \d+: the others waited")  # no warnings
@@ -60,39 +62,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = line.parse(argv)
     with line.journal(options) as journal:
         hidden = _hidden(options, journal)
-        losses = {name: _losses(name, options, journal) for name in options.long.split()}
-        line.show(_finding(hidden, losses, options), options, journal)
+        losses = {name: _losses(name, journal) for name in options.long.split()}
+        line.show(_finding(hidden, losses), options, journal)
     return 0
 
 
 def _hidden(options: argparse.Namespace, journal: Journal) -> dict[str, list[Any]]:
     """Returns what each round of each setting came to."""
     found: dict[str, list[Any]] = {name: [] for name in _HIDING}
-    shared = {
-        "workload": options.workload,
-        "rows": options.rows,
-        "validation_rows": options.validation_rows,
-        "batch_size": options.batch_size,
-        "epochs": options.epochs,
-    }
     for number in range(options.rounds):
         names = list(_HIDING)
         for name in (*names[number % len(names) :], *names[: number % len(names)]):
-            case = {**shared, **_HIDING[name]}
+            case = {**_SHORT, **_HIDING[name]}
             found[name].append(journal.once(f"{name}/{number}", functools.partial(_run, case)))
             print(f"{name}:", *_sums(found[name][-1]), found[name][-1]["warned"], flush=True)
     return found
 
 
-def _losses(name: str, options: argparse.Namespace, journal: Journal) -> dict[str, list[float]]:
+def _losses(name: str, journal: Journal) -> dict[str, list[float]]:
     """Returns the losses of a long training in each setting, of each epoch and of its validation."""
     optimizer, _, activation = name.partition("-")
-    shared = {
-        **_LONG,
-        "optimizer": optimizer,
-        "activation": activation or "relu",
-        "epochs": options.long_epochs,
-    }
+    shared = {**_LONG, "optimizer": optimizer, "activation": activation or "relu", "epochs": _EPOCHS}
     found = {}
     for setting, case in _NUMBERS.items():
         work = functools.partial(_run, {**shared, **case})
@@ -190,25 +180,22 @@ def _differences(losses: Sequence[float], expected: Sequence[float], epochs: int
     return max(abs(own - other) / abs(other) for own, other in pairs)
 
 
-def _finding(hidden: Any, losses: dict[str, Any], options: argparse.Namespace) -> Finding:
+def _finding(hidden: Any, losses: dict[str, Any]) -> Finding:
     """Returns the page: what is hidden, and how far apart the numbers are."""
     medians = {
         name: [statistics.median(values) for values in zip(*map(_sums, runs), strict=True)]
         for name, runs in hidden.items()
         if runs
     }
-    of_one = medians.get(_ONE, [])
     rows = []
     for name, (validated, seconds, part) in medians.items():
         parts = " ".join(f"{_sums(run)[2]:.2f}" for run in hidden[name])
         warned = sum(_NEUTRAL.match(text) is None for run in hidden[name] for text in run["warned"])
-        ratios = f"{seconds / of_one[1]:.2f}", f"{part / of_one[2]:.2f}"
-        rows.append((name, f"{validated:.2f}", f"{seconds:.2f}", f"{part:.2f}", *ratios, parts, str(warned)))
-    head = ("setting", "validated s", "hidden s", "hidden part", "s ÷ one host's", "part ÷ one host's")
-    tables = (
-        [("What is hidden", Cells((*head, "part in each round", "warnings"), tuple(rows)))] if rows else []
-    )
-    until = sorted({1, min(8, options.long_epochs), options.long_epochs})
+        ratio = part / medians[_ONE][2]
+        rows.append((name, *(f"{x:.2f}" for x in (validated, seconds, part, ratio)), parts, str(warned)))
+    head = ("setting", "validated s", "hidden s", "hidden part", "÷ one host's", "in each round", "warnings")
+    tables = [("What is hidden", Cells(head, tuple(rows)))] if rows else []
+    until = (1, 8, _EPOCHS)
     for optimizer, found in losses.items():
         one, *others = found
         pairs = [(name, one) for name in others] + [(others[-1], others[-2])]
@@ -233,17 +220,11 @@ def _finding(hidden: Any, losses: dict[str, Any], options: argparse.Namespace) -
 def _command() -> command.Command:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rounds", type=int, default=5, help="of what is hidden; none with 0")
-    parser.add_argument("--workload", default="text", choices=["mlp", "text"])
-    parser.add_argument("--rows", type=int, default=3200)
-    parser.add_argument("--validation-rows", type=int, default=1600)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument(
         "--long",
         default="sgd adam adam-tanh",
         help="optimizers of the long trainings, perhaps with an activation",
     )
-    parser.add_argument("--long-epochs", type=int, default=40)
     return command.Command(
         parser, script="python -m scripts.bench.hosts", series="hosts", output_dir="results/hosts"
     )

@@ -21,17 +21,11 @@ from typing import IO, Any
 import psutil
 
 _NAME = "runs.jsonl"
-_BEFORE = "runs.before.jsonl"
-_FORMAT = 1
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("overlap_train/**/*.py", "overlap_train/conv/native/*", "scripts/bench/*.py")
 # Below this share of what we used ourselves, the system does not count the time of its processors.
 _COUNTED = 0.5
 _SHORTEST_S = 1.0  # of what is counted: the system's clock has ticks of 10 ms
-
-
-class OtherMachineError(ValueError):
-    """A journal is of another machine, of other versions, or of other arguments; the message says which."""
 
 
 def _identity(machine: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +60,7 @@ class Journal:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / _NAME
         self._values: dict[str, Any] = {}
-        self._others: dict[str, float | None] = {}
+        self._others: list[float | None] = []
         self.machine = dict(machine)
         self._file = self._locked()
         try:
@@ -84,29 +78,24 @@ class Journal:
         self._values[key] = json.loads(json.dumps(work()))
         line = {"key": key, "value": self._values[key]}
         if time.monotonic() - before[0] >= _SHORTEST_S:
-            line["others"] = self._others[key] = _other_cores(*before)
+            line["others"] = _other_cores(*before)
+            self._others.append(line["others"])
         self._append(line)
         return line["value"]
 
     @property
     def others_line(self) -> str:
         """What else ran on the machine meanwhile, in a sentence."""
-        known = self._known_others()
-        if not known:
+        mean = self.other_cores
+        if mean is None:
             return "How busy other programs kept the machine is not known."
-        mean = sum(known) / len(known)
-        return f"Other programs used {mean:.2f} cores during a run on average, and {max(known):.2f} at most."
+        return f"Other programs used {mean:.2f} cores during a run on average."
 
     @property
     def other_cores(self) -> float | None:
         """The cores that other programs used on average; None if that is not known."""
-        known = self._known_others()
-        return sum(known) / len(known) if known else None
-
-    def _known_others(self) -> list[float]:
-        """Returns the cores that others used during each run; none if one of them is not known."""
-        known = [cores for cores in self._others.values() if cores is not None]
-        return known if len(known) == len(self._others) else []
+        known = [cores for cores in self._others if cores is not None]
+        return sum(known) / len(known) if known and len(known) == len(self._others) else None
 
     def close(self) -> None:
         """Lets another process write."""
@@ -136,9 +125,9 @@ class Journal:
             self._file.truncate(sum(len(line) + 1 for line in whole))
             return
         if len(whole) > 1:
-            (self._path.parent / _BEFORE).write_bytes(b"\n".join(whole) + b"\n")
+            self._path.with_name("runs.before.jsonl").write_bytes(b"\n".join(whole) + b"\n")
         self._file.truncate(0)
-        self._append({"format": _FORMAT, "identity": now, "machine": self.machine})
+        self._append({"identity": now, "machine": self.machine})
 
     def _read(self, lines: list[bytes], now: dict[str, Any]) -> None:
         try:
@@ -147,16 +136,13 @@ class Journal:
             for entry in entries:
                 self._values[entry["key"]] = entry["value"]
                 if "others" in entry:
-                    self._others[entry["key"]] = entry["others"]
-            known = head["format"] == _FORMAT
+                    self._others.append(entry["others"])
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self._path} is no journal of a comparison: {error!r}") from error
-        if not known:
-            raise ValueError(f"{self._path} has format {head['format']}; this is {_FORMAT}")
         names = [name for name in {**begun, **now} if begun.get(name) != now.get(name)]
         if names:
             what = "; ".join(f"{name} was {begun.get(name)!r}, is {now.get(name)!r}" for name in names)
-            raise OtherMachineError(
+            raise ValueError(
                 f"{self._path.parent} holds runs that do not belong together with new ones: {what}. "
                 "Go on as they were begun, or begin anew without --resume"
             )

@@ -37,12 +37,9 @@ def tuned(workload: Workload, examples: Examples, threads: int, *, training: boo
         dataset = dataset.map(prepare, num_parallel_calls=threads)
     if not training:
         dataset = dataset.cache()
-    return _without_autotune(dataset.prefetch(8))
-
-
-def raw(workload: Workload, examples: Examples) -> tf.data.Dataset:
-    """Returns validation batches in order, not scaled."""
-    return _without_autotune(_slices(examples).batch(workload.batch_size))
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.prefetch(8).with_options(options)
 
 
 def _slices(examples: Examples) -> tf.data.Dataset:
@@ -52,9 +49,3 @@ def _slices(examples: Examples) -> tf.data.Dataset:
 def _prepare(workload: Workload) -> Callable[[Any, Any], tuple[Any, Any]] | None:
     scale = workload.pixel_scale
     return None if scale is None else lambda x, y: (tf.cast(x, tf.float32) * scale, y)
-
-
-def _without_autotune(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    options = tf.data.Options()
-    options.autotune.enabled = False
-    return dataset.with_options(options)

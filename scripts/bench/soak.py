@@ -1,7 +1,6 @@
 """A soak: short uses of the library for hours, in one process, which in the end may hold no more than before.
 
     scripts/soak.sh 14400                    four hours
-    scripts/soak.sh 14400 --legs=2           in two processes of two hours; --resume goes on after the first
     scripts/soak.sh 3600 --models=kept       with models that stay, so that nothing is traced after a while
 
 The work is of `soak_work`, what is sampled and judged of `soak_samples`. Ends with 1 if something grows.
@@ -26,14 +25,14 @@ from scripts.bench.children import run_module
 from scripts.bench.publish import Cells, Finding
 from scripts.bench.soak_samples import Drift, Sample, drifts
 
-_UNITS = {"memory": (2**20, "MiB"), "held": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
+_UNITS = {"memory": (2**20, "MiB"), "disk": (2**10, "KiB"), "shared": (2**10, "KiB")}
 _WORDS = """\
 Short fits, evaluations, resumed trainings, evaluation functions, routed calls, scheduled requests and shared
 buffers, drawn at random, most of which begin threads and many of which fail or are interrupted. After every
 {every} of them, when all have ended, the process is looked at. The slope is that of the later two thirds of
 the samples (Theil and Sen), with its 95% interval. It is growth if the whole interval is above zero and more
-came in the judged time than 1% of the resident memory, 1 KiB held of the allocator or one of Python's objects
-for each use, one snapshot, thread, descriptor or child, 64 KiB of files, or anything in `/dev/shm`."""
+came in the judged time than 1% of the resident memory, one of Python's objects for each use, one snapshot,
+thread, descriptor or child, 64 KiB of files, or anything in `/dev/shm`."""
 _MODELS = {
     "new": " Each use makes a model of its own, so TensorFlow traces all anew.",
     "kept": (
@@ -44,42 +43,32 @@ _MODELS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the legs that the journal does not hold and judges them; returns 1 if something grows."""
+    """Runs the soak, if the journal does not hold it, and judges it; returns 1 if something grows."""
     line = _command()
     options = line.parse(argv)
     if options.child is not None:
         _soak(Path(options.child), options)
         return 0
-    if options.seconds <= 0 or options.legs < 1 or options.every < 1:
-        line.parser.error("the seconds, --legs and --every have to be above 0")
     with line.journal(options) as journal:
-        legs = [
-            journal.once(f"leg {leg + 1}", functools.partial(_leg, options, leg))
-            for leg in range(options.legs)
-        ]
-        found = [drifts([Sample(**sample) for sample in leg["samples"]]) for leg in legs]
-        tables = [
-            (_title(leg, place), _cells(rows))
-            for place, (leg, rows) in enumerate(zip(legs, found, strict=True), 1)
-        ]
+        soaked = journal.once("soak", functools.partial(_process, options))
+        found = drifts([Sample(**sample) for sample in soaked["samples"]])
         page = Finding(
             question="Does a process that uses the library for hours grow?",
             title="Hours of short uses",
             words=_WORDS.format(every=options.every) + _MODELS[options.models],
-            tables=tables,
-            data=legs,
+            tables=[(_title(soaked), _cells(found))],
+            data=soaked,
         )
         line.show(page, options, journal)
-    return int(any(drift.leaks for rows in found for drift in rows))
+    return int(any(drift.leaks for drift in found))
 
 
-def _leg(options: argparse.Namespace, leg: int) -> dict[str, Any]:
-    """Returns the samples of one process."""
-    seconds = options.seconds / options.legs
+def _process(options: argparse.Namespace) -> dict[str, Any]:
+    """Returns the samples of a process."""
     with tempfile.TemporaryDirectory(prefix="overlap_train-soak-") as folder:
-        module = ["scripts.bench.soak", str(seconds), f"--child={folder}", f"--every={options.every}"]
-        own = [f"--seed={options.seed + leg}", f"--models={options.models}"]
-        log = Path(options.output_dir) / f"leg{leg + 1}.log"
+        module = ["scripts.bench.soak", str(options.seconds), f"--child={folder}", f"--every={options.every}"]
+        own = [f"--seed={options.seed}", f"--models={options.models}"]
+        log = Path(options.output_dir) / "child.log"
         found: dict[str, Any] = run_module(*module, *own, log=log, environment=places(folder))
     return found
 
@@ -98,7 +87,7 @@ def _soak(folder: Path, options: argparse.Namespace) -> None:
     from scripts.bench import soak_samples, soak_work
 
     rng, process, kinds = random.Random(options.seed), psutil.Process(), Counter[str]()
-    traces, chosen = soak_samples.count_traces(), list(soak_work.KINDS)
+    chosen = list(soak_work.KINDS)
     if options.models == "kept":
         soak_work.keep_models()
         chosen = [kind for kind in chosen if kind not in soak_work.TRACING]
@@ -112,20 +101,14 @@ def _soak(folder: Path, options: argparse.Namespace) -> None:
         kinds[kind] += 1
         if (uses := sum(kinds.values())) % options.every == 0:
             keras.backend.clear_session()
-            sample = soak_samples.take(process, began_s, now_s, uses, folder, before, traces())
-            samples.append(sample)
+            samples.append(soak_samples.take(process, began_s, now_s, uses, folder, before))
     print(json.dumps({"kinds": kinds, "samples": [sample.as_json() for sample in samples]}))
 
 
-def _title(leg: dict[str, Any], place: int) -> str:
-    last = Sample(**leg["samples"][-1])
-    failed = sum(count for kind, count in leg["kinds"].items() if kind.startswith(("failing", "interrupted")))
-    hours, tail = last.time_s / 3600, Sample(**leg["samples"][len(leg["samples"]) // 3])
-    traces = (last.traces - tail.traces) / max(1, last.uses - tail.uses)
-    return (
-        f"Process {place}: {last.uses:,} uses in {hours:.2f} hours, {failed:,} of them failing; "
-        f"{traces:.1f} graphs traced a use in the later two thirds"
-    )
+def _title(found: dict[str, Any]) -> str:
+    last, kinds = Sample(**found["samples"][-1]), found["kinds"].items()
+    failed = sum(count for kind, count in kinds if kind.startswith(("failing", "interrupted")))
+    return f"{last.uses:,} uses in {last.time_s / 3600:.2f} hours, {failed:,} of them failing"
 
 
 def _cells(rows: Sequence[Drift]) -> Cells:
@@ -146,10 +129,7 @@ def _row(drift: Drift) -> tuple[str, ...]:
 
 def _command() -> command.Command:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument(
-        "seconds", type=float, nargs="?", default=1800.0, help="of all processes (%(default)s)"
-    )
-    parser.add_argument("--legs", type=int, default=1, help="split the time over so many processes, in turn")
+    parser.add_argument("seconds", type=float, nargs="?", default=1800.0, help="(%(default)s)")
     parser.add_argument("--every", type=int, default=25, help="uses between two samples (%(default)s)")
     parser.add_argument("--models", choices=tuple(_MODELS), default="new", help="(%(default)s)")
     parser.add_argument("--seed", type=int, default=0)

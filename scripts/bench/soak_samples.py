@@ -10,11 +10,9 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
 
 import numpy as np
 import psutil
@@ -32,7 +30,6 @@ class Sample:
     time_s: float
     uses: int  # pieces of work that had ended
     memory: int  # resident bytes, after the allocator gave back what it could
-    held: int  # bytes of the allocator
     objects: int  # that Python's collector tracks
     snapshots: int  # of weights, still alive
     threads: int
@@ -40,7 +37,6 @@ class Sample:
     children: int
     disk: int  # bytes of the files in its folders
     shared: int  # bytes of files in /dev/shm that appeared since it began
-    traces: int = 0  # graphs of functions that TensorFlow has traced
 
     def as_json(self) -> dict[str, float]:
         """Returns the fields by name."""
@@ -49,7 +45,6 @@ class Sample:
 
 ALLOWED = {
     "memory": 0.01,
-    "held": 1024.0,
     "objects": 1.0,
     "snapshots": 0.5,
     "threads": 0.5,
@@ -60,10 +55,8 @@ ALLOWED = {
 }
 """How much more may be there at the end than at the beginning without counting as growth.
 
-A share of the level for memory, whose allocator moves in arenas; so many bytes held for each use, as
-TensorFlow keeps 88 of each thread that called it, of which a use has up to ten; so many of Python's
-objects for each use, as TensorFlow loses a list with each call that fails; less than one of what is counted
-singly."""
+A share of the level for memory, whose allocator moves in arenas; so many of Python's objects for each use, as
+TensorFlow loses a list with each call that fails; less than one of what is counted singly."""
 
 
 @dataclass(frozen=True)
@@ -89,20 +82,6 @@ class Drift:
         return self.low > 0 and self.grown > self.allowed
 
 
-def count_traces() -> Callable[[], int]:
-    """Counts every graph of a function that TensorFlow traces from now on; returns what tells the number."""
-    from tensorflow.python.framework import func_graph
-
-    traced, trace = Counter[str](), func_graph.func_graph_from_py_func
-
-    def counting(*arguments: Any, **options: Any) -> Any:
-        traced["graphs"] += 1  # a tick more or less among threads does not matter
-        return trace(*arguments, **options)
-
-    func_graph.func_graph_from_py_func = counting
-    return lambda: traced["graphs"]
-
-
 def give_back() -> None:
     """Collects garbage, and has the allocator return what nobody holds to the system."""
     while gc.collect():
@@ -113,13 +92,7 @@ def give_back() -> None:
 
 
 def take(
-    process: psutil.Process,
-    began_s: float,
-    now_s: float,
-    uses: int,
-    folder: Path,
-    before: set[str],
-    traces: int = 0,
+    process: psutil.Process, began_s: float, now_s: float, uses: int, folder: Path, before: set[str]
 ) -> Sample:
     """Collects garbage and returns a sample; `before` are the names in /dev/shm when the process began."""
     from overlap_train._snapshot import Snapshot  # imports TensorFlow, which `--help` is not to wait for
@@ -132,7 +105,6 @@ def take(
         time_s=now_s - began_s,
         uses=uses,
         memory=memory,
-        held=held_bytes(),
         objects=len(objects),
         snapshots=sum(type(thing) is Snapshot for thing in objects),
         threads=threads,
@@ -140,7 +112,6 @@ def take(
         children=len(process.children(recursive=True)),
         disk=sum(_size(path) for path in folder.rglob("*") if path.is_file()),
         shared=sum(_size(path) for path in _SHARED.glob("*") if path.name not in before),
-        traces=traces,
     )
 
 
@@ -159,30 +130,8 @@ def _drift(name: str, judged: Sequence[Sample], times_h: np.ndarray) -> Drift:
     level = float(np.median(values[: max(3, len(values) // 4)]))
     judged_s = float(times_h[-1] - times_h[0]) * 3600
     uses = judged[-1].uses - judged[0].uses
-    per = {"memory": level, "held": uses, "objects": uses}.get(name, 1.0)
+    per = {"memory": level, "objects": uses}.get(name, 1.0)
     return Drift(name, level, float(slope), float(low), float(high), judged_s, ALLOWED[name] * per)
-
-
-class _Allocator(ctypes.Structure):
-    """What glibc's `mallinfo2` returns."""
-
-    _fields_: ClassVar = [
-        (name, ctypes.c_size_t)
-        for name in (
-            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
-            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
-        )
-    ]
-
-
-def held_bytes() -> int:
-    """Returns how much the program holds of glibc's allocator, Python's small objects aside; 0 elsewhere."""
-    look = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if look is None:
-        return 0
-    look.restype = _Allocator
-    found = look()
-    return int(found.uordblks + found.hblkhd)
 
 
 def _size(path: Path) -> int:

@@ -2,10 +2,8 @@
 
 Run by `scripts/compare_start.sh`. Each figure is the median of the ratios of pairs, ours ÷ Keras, taken in
 turn in fresh processes; in brackets our median ÷ Keras's fastest run. The pairs of both caches share their
-run of Keras, which has no cache. The call "steady" is an epoch of the
-first fit behind its second, from where the third begins to the return; it has to be asked for. "empty" begins
-with an empty cache of plans and algorithms, "warm" with the one that a run before has left, "deterministic"
-is warm under `configure(deterministic=True)`.
+run of Keras, which has no cache. "empty" begins with an empty cache of plans and algorithms, "warm" with the
+one that a run before has left, "deterministic" is warm under `configure(deterministic=True)`.
 """
 
 from __future__ import annotations
@@ -40,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = line.parse(argv)
     rows: list[dict[str, Any]] = []
     columns = options.calls.split(",")
+    if unknown := set(columns) - set(_COLUMNS):
+        line.parser.error(f"there is no call {sorted(unknown)}")
     with line.journal(options) as journal:
         for network in options.networks.split(","):
             for epochs in map(int, options.epochs.split(",")):
@@ -88,11 +88,11 @@ def _pairs(
 def _run(system: str, network: str, epochs: int, cache: str, options: argparse.Namespace) -> dict[str, Any]:
     # The compiled convolutions belong to the installation and stay; plans and timings are what a cache holds.
     builds = os.environ.get("OVERLAP_TRAIN_CACHE_DIR") or str(Path.home() / ".cache" / "overlap_train")
-    values = {"system": system, "network": network, "epochs": epochs, "calls": options.calls}
-    values |= {"steps": options.steps, "batch-size": options.batch_size}
+    values = {"system": system, "network": network, "epochs": epochs, "calls": options.calls.split(",")}
+    values |= {"steps": options.steps, "batch_size": options.batch_size}
     found: dict[str, Any] = children.run_module(
         "scripts.bench.start_child",
-        *(f"--{name}={value}" for name, value in values.items()),
+        json.dumps(values),
         log=Path(options.output_dir) / "child.log",
         environment={"XDG_CACHE_HOME": cache, "OVERLAP_TRAIN_CACHE_DIR": builds},
     )

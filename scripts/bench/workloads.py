@@ -6,6 +6,7 @@ the network reads in its own way, and that is a part of what is compared.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,6 @@ class Workload:
     """One thing to train."""
 
     name: str
-    title: str
     batch_size: int
     sizes: tuple[int, int]  # training and validation examples
     quick_sizes: tuple[int, int]
@@ -61,95 +61,70 @@ class Workload:
         return x if self.pixel_scale is None else x.astype(np.float32) * np.float32(self.pixel_scale)
 
 
-def _mnist_cnn() -> keras.Model:
-    from overlap_train.models.mnist_cnn import mnist_cnn
+def _network(name: str, *arguments: Any, **options: Any) -> Callable[[], keras.Model]:
+    """Returns what makes a network of `overlap_train.models`, and imports it only then."""
 
-    return mnist_cnn()
+    def make() -> keras.Model:
+        return getattr(importlib.import_module(f"overlap_train.models.{name}"), name)(*arguments, **options)
 
-
-def _mlp() -> keras.Model:
-    from overlap_train.models.mlp import mlp
-
-    return mlp(features=tasks.TEACHER_FEATURES)
-
-
-def _resnet() -> keras.Model:
-    from overlap_train.models.resnet import resnet
-
-    return resnet()
-
-
-def _unet() -> keras.Model:
-    from overlap_train.models.unet import unet
-
-    return unet(tasks.SCENE_SHAPE, classes=1)
-
-
-def _text_lstm() -> keras.Model:
-    from overlap_train.models.text_lstm import text_lstm
-
-    return text_lstm(vocabulary_size=tasks.VOCABULARY_SIZE, sequence_length=tasks.SEQUENCE_LENGTH)
+    return make
 
 
 _ALL = (
     Workload(
         "mnist",
-        "MNIST, CNN of two convolutions (paper P1)",
         batch_size=128,
         sizes=(60_000, 10_000),
         quick_sizes=(10_000, 2_500),
         load=tasks.mnist,
-        network=_mnist_cnn,
+        network=_network("mnist_cnn"),
         pixel_scale=1 / 255,
     ),
     Workload(
         "mnist-1gb",
-        "MNIST repeated to 1 GiB of float32 images, the same CNN (paper P1)",
         batch_size=128,
         sizes=(2**30 // (28 * 28 * 4), 10_000),
         quick_sizes=(80_000, 2_500),
         load=tasks.mnist,
-        network=_mnist_cnn,
+        network=_network("mnist_cnn"),
         pixel_scale=1 / 255,
     ),
     Workload(
         "mlp",
-        "synthetic vectors, tiny perceptron, validation half as large as training",
         batch_size=32,
         sizes=(80_000, 40_000),
         quick_sizes=(40_000, 20_000),
         load=tasks.teacher,
-        network=_mlp,
+        network=_network("mlp", features=tasks.TEACHER_FEATURES),
     ),
     Workload(
         "resnet",
-        "12,800 images of MNIST, small residual network with BatchNormalization",
         batch_size=64,
         sizes=(12_800, 5_000),
         quick_sizes=(3_200, 1_250),
         load=tasks.mnist,
-        network=_resnet,
+        network=_network("resnet"),
         pixel_scale=1 / 255,
     ),
     Workload(
         "unet",
-        "synthetic scenes of 128x191x3, U-Net",
         batch_size=4,
         sizes=(48, 16),
         quick_sizes=(8, 4),
         load=tasks.scenes,
-        network=_unet,
+        network=_network("unet", tasks.SCENE_SHAPE, classes=1),
         pixel_scale=1 / 255,
         binary=True,
     ),
     Workload(
         "text",
-        "synthetic token sequences of 64, Embedding and LSTM",
         batch_size=64,
         sizes=(12_800, 6_400),
         quick_sizes=(3_200, 1_600),
         load=tasks.sequences,
-        network=_text_lstm,
+        network=_network(
+            "text_lstm", vocabulary_size=tasks.VOCABULARY_SIZE, sequence_length=tasks.SEQUENCE_LENGTH
+        ),
     ),
 )
 

@@ -28,8 +28,6 @@ from scripts.bench.publish import Cells, Finding
 
 SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
 _ROUND = 10
-_Row = dict[str, Any]
-_BAR_BYTES = 16 << 20
 _WORDS = """\
 From a NumPy array to the first TensorFlow operation that reads it. Hand-overs alternate in rounds; their
 times are medians. Paper P3 measured elsewhere, on an NVIDIA Jetson TK1 whose CPU and GPU share their memory
@@ -42,51 +40,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = line.parse(arguments)
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # TensorFlow reads it once, when it is imported
     with line.journal(options) as journal:
-        hand_overs = []
+        hand_overs: list[dict[str, Any]] = []
         for size in options.sizes:
-            work = functools.partial(measure_hand_overs, [size], budget_s=options.budget_s)
+            work = functools.partial(_measure, size, options.budget_s)
             hand_overs += journal.once(f"hand-over/{size}", work)
-        results = {"hand_overs": hand_overs, "summary": summarize(hand_overs)}
-        (Path(options.output_dir) / "zero_copy.json").write_text(json.dumps(results, indent=1))
-        line.show(finding(results), options, journal)
-    return 0
-
-
-def finding(results: dict[str, Any]) -> Finding:
-    """Returns the page."""
-    return Finding(
-        question="What does a hand-over cost?",
-        title="Zero-copy input",
-        words=_WORDS,
-        tables=_tables(results),
-        data=results,
-    )
-
-
-def summarize(hand_overs: Sequence[_Row]) -> dict[str, float]:
-    """Returns the ratios that the claims rest on; those whose parts were not measured are left out."""
-    summary: dict[str, float] = {}
-    at = {(row["way"], row["size_bytes"]): row for row in hand_overs}
-    shared = [row["median_us"] for row in hand_overs if row["way"] == "as_tensor"]
-    if shared:
-        summary["as_tensor_slowest_size_over_quickest"] = max(shared) / min(shared)
-    if ("as_tensor", _BAR_BYTES) in at:
-        ours, theirs = at["as_tensor", _BAR_BYTES], at["convert_to_tensor", _BAR_BYTES]
-        summary["times_as_fast_at_16_mib"] = theirs["median_us"] / ours["median_us"]
-        summary["times_as_fast_to_first_operation_at_16_mib"] = (
-            theirs["first_operation_us"] / ours["first_operation_us"]
+        (Path(options.output_dir) / "zero_copy.json").write_text(json.dumps(hand_overs, indent=1))
+        page = Finding(
+            question="What does a hand-over cost?",
+            title="Zero-copy input",
+            words=_WORDS,
+            tables=[("Hand-over", _cells(hand_overs))],
+            data=hand_overs,
         )
-    return summary
-
-
-def measure_hand_overs(sizes: Sequence[int] = SIZES, *, budget_s: float = 1.0) -> list[dict[str, Any]]:
-    """Measures all ways, in alternating rounds, for about `budget_s` for each size in bytes."""
-    found = []
-    for size in sizes:
-        ways = _ways(size)
-        repeats = max(15, min(500, int(budget_s / (len(ways) * 2 * (3e-5 + size * 2e-10)))))
-        found += _measure(ways, size, repeats)
-    return found
+        line.show(page, options, journal)
+    return 0
 
 
 def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
@@ -110,9 +77,12 @@ def _ways(size_bytes: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _measure(ways: dict[str, Callable[[], Any]], size_bytes: int, repeats: int) -> list[dict[str, Any]]:
+def _measure(size_bytes: int, budget_s: float) -> list[dict[str, Any]]:
+    """Measures all ways in alternating rounds, for about `budget_s`."""
     import tensorflow as tf
 
+    ways = _ways(size_bytes)
+    repeats = max(15, min(500, int(budget_s / (len(ways) * 2 * (3e-5 + size_bytes * 2e-10)))))
     handed: dict[str, list[float]] = {way: [] for way in ways}
     read: dict[str, list[float]] = {way: [] for way in ways}
     copied: dict[str, int] = {}
@@ -150,7 +120,7 @@ def _time_us(work: Callable[[], Any]) -> float:
     return elapsed_ns / 1e3
 
 
-def _tables(results: dict[str, Any]) -> list[tuple[str, Cells]]:
+def _cells(hand_overs: Sequence[dict[str, Any]]) -> Cells:
     rows = [
         (
             f"{row['size_bytes'] >> 10} KiB, `{row['way']}`",
@@ -159,12 +129,10 @@ def _tables(results: dict[str, Any]) -> list[tuple[str, Cells]]:
             f"{row['first_operation_us']:.1f}",
             f"{row['bytes_copied']:,}",
         )
-        for row in results["hand_overs"]
+        for row in hand_overs
     ]
     head = ("hand-over", "median, µs", "10% to 90%, µs", "to the first operation, µs", "bytes copied")
-    ratios = tuple((name.replace("_", " "), f"{value:.3g}") for name, value in results["summary"].items())
-    tables = [("Hand-over", Cells(head, tuple(rows)))]
-    return [*tables, ("Ratios", Cells(("ratio", "figure"), ratios))] if ratios else tables
+    return Cells(head, tuple(rows))
 
 
 def _command() -> command.Command:

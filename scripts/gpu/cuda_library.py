@@ -10,9 +10,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from scripts.gpu.stages import ROOT
+from scripts.gpu.stages import ROOT, Unavailable
 
 NATIVE_SOURCES = ROOT / "overlap_train" / "conv" / "native"
 # enum CudaAlgorithm in conv_cuda.h.
@@ -36,12 +35,10 @@ class Shape(ctypes.Structure):
     ]
 
     @classmethod
-    def of(
-        cls, image: Sequence[int], outputs: int, *, kernel: int = 3, stride: int = 1, same: bool = True
-    ) -> Shape:
+    def of(cls, image: Sequence[int], outputs: int, *, kernel: int = 3, stride: int = 1) -> Shape:
         """Return the convolution of images [batch, height, width, channels], padded as TensorFlow does."""
         batch, height, width, inputs = image
-        (out_h, top), (out_w, left) = (_window(n, kernel, stride, same) for n in (height, width))
+        (out_h, top), (out_w, left) = (_window(n, kernel, stride) for n in (height, width))
         return cls(
             batch, height, width, inputs, out_h, out_w, outputs, *[kernel] * 2, *[stride] * 2, top, left
         )
@@ -71,10 +68,8 @@ class Shape(ctypes.Structure):
         return f"{image}→{self.out_c}, {self.k_h}×{self.k_w}/{self.stride_h}, {padding}"
 
 
-def _window(size: int, kernel: int, stride: int, same: bool) -> tuple[int, int]:
+def _window(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Return outputs and zeros in front, as geometry.h's WindowFor."""
-    if not same:
-        return (0 if size < kernel else (size - kernel) // stride + 1), 0
     out = -(-size // stride)
     return out, max((out - 1) * stride + kernel - size, 0) // 2
 
@@ -97,26 +92,15 @@ class Kernels:
         function = getattr(self._library, f"overlap_conv_{direction}_workspace")
         return int(function(ctypes.byref(shape), ALGORITHMS[algorithm]))
 
-    def forward(self, shape: Shape, x: int, filters: int, y: int, algorithm: str, workspace: int) -> None:
-        operands = *_pointers(x, filters, 0), 0, *_pointers(y)  # no bias, no ReLU
-        self._launch("forward", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
-
-    def input_gradient(
-        self, shape: Shape, dy: int, filters: int, dx: int, algorithm: str, workspace: int
+    def launch(
+        self, direction: str, shape: Shape, operands: tuple[int, int, int], algorithm: str, workspace: int
     ) -> None:
-        operands = _pointers(dy, filters, dx)
-        self._launch("input_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
-
-    def filter_gradient(
-        self, shape: Shape, x: int, dy: int, dfilters: int, algorithm: str, workspace: int
-    ) -> None:
-        operands = _pointers(x, dy, dfilters)
-        self._launch("filter_gradient", shape, *operands, ALGORITHMS[algorithm], workspace=workspace)
-
-    def _launch(self, name: str, shape: Shape, *operands: Any, workspace: int) -> None:
-        name = f"overlap_conv_{name}_cuda"
-        stream = ctypes.c_void_p(self._stream())
-        error = getattr(self._library, name)(ctypes.byref(shape), *operands, *_pointers(workspace), stream)
+        """Compute one of DIRECTIONS: x, filters into y; dy, filters into dx; x, dy into dfilters."""
+        name, stream = f"overlap_conv_{direction}_cuda", ctypes.c_void_p(self._stream())
+        *given, result = _pointers(*operands)
+        plain = (*_pointers(0), 0) if direction == "forward" else ()  # no bias, no ReLU
+        arguments = *given, *plain, result, ALGORITHMS[algorithm], *_pointers(workspace)
+        error = getattr(self._library, name)(ctypes.byref(shape), *arguments, stream)
         if error:
             text = self._library.overlap_conv_error_name(error).decode()
             raise KernelError(f"{name} failed with {text} ({error})")
@@ -126,21 +110,25 @@ def _pointers(*addresses: int) -> list[ctypes.c_void_p]:
     return [ctypes.c_void_p(address) for address in addresses]
 
 
-def compile_kernels(directory: Path, *, architecture: str = "native", emulate: bool = False) -> Path:
-    """Compile conv_cuda.cu into `directory`, for a GPU or for the emulator, or raise KernelError.
+def compile_kernels(directory: Path, *, emulate: bool = False) -> Path:
+    """Compile conv_cuda.cu into `directory`, for the GPU here or for the emulator.
 
     What the compiler says goes into `compiler.log` next to the library.
+
+    Raises:
+        Unavailable: there is no compiler.
+        KernelError: it fails.
     """
     library = directory / "libconv_cuda.so"
     name = "g++" if emulate else "nvcc"
     compiler = shutil.which(name)
     if compiler is None:
         remedy = "install a C++17 compiler" if emulate else "install the CUDA toolkit, 13 or newer"
-        raise KernelError(f"{name} is not on the path; {remedy}")
+        raise Unavailable(f"{name} is not on the path; {remedy}")
     if emulate:
         command = [compiler, "-std=gnu++17", "-O1", "-w", "-fPIC", str(NATIVE_SOURCES / "conv_emulated.cc")]
     else:
-        command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", f"-arch={architecture}"]
+        command = [compiler, "-std=c++17", "-O3", "-Xcompiler=-fPIC", "-Xptxas=-v", "-arch=native"]
         command.append(str(NATIVE_SOURCES / "conv_cuda.cu"))
     command += ["-shared", "-o", str(library)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)

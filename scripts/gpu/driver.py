@@ -21,20 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.stages import ROOT, Context, Record, Run, Stage, run_body, verdict, write_atomically
+from scripts.gpu.stages import ROOT, Context, Record, Stage, go, run_body, verdict, write_atomically
 
 Row = dict[str, Any]
 EMULATED = "Emulated: a CPU stood in for the GPU, and NumPy for its libraries. This says nothing about a GPU."
-
-
-@dataclass(frozen=True)
-class Section:
-    """One stage on the page: its name, its heading, and what makes the body from the rows."""
-
-    stage: str
-    title: str
-    text: Callable[[list[Row]], str]
-    again: tuple[str, ...] = ()  # stages that repeat it, whose rows follow
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -56,8 +46,8 @@ def page(
     command: str,
     *,
     emulated: bool,
-    sections: Sequence[Section],
-    record: Callable[[str], Record],
+    stages: Sequence[Stage],
+    record: Callable[[Stage], Record],
     facts: Mapping[str, str],
 ) -> None:
     """Write what is known now."""
@@ -65,13 +55,18 @@ def page(
     if emulated:
         parts.append(f"**{EMULATED}**")
     parts.append(table(("machine", ""), list(facts.items())))
+    sections: list[list[Stage]] = []
+    for stage in stages:
+        if stage.title:
+            sections.append([])
+        sections[-1].append(stage)
     for section in sections:
-        found = [record(name) for name in (section.stage, *section.again)]
+        found = list(map(record, section))
         states = dict.fromkeys(map(_state, found))  # without those that say the same
-        parts += [f"## {section.title}{' (emulated)' if emulated else ''}", *states]
+        parts += [f"## {section[0].title}{' (emulated)' if emulated else ''}", *states]
         rows = [row for each in found for row in each.rows]
         if rows:
-            parts += [section.text(rows), f"*{EMULATED}*" if emulated else ""]
+            parts += [section[0].text(rows), f"*{EMULATED}*" if emulated else ""]
     write_atomically(path, ("\n\n".join(filter(None, parts)) + "\n").encode())
 
 
@@ -107,7 +102,6 @@ class Evidence:
     title: str
     series: str  # what the name of the folder ends with, behind the card's
     stages: Sequence[Stage]  # the most important first
-    sections: Sequence[Section]
     before: tuple[Evidence, ...] = ()  # commands that are called earlier, in calls of their own
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -126,6 +120,16 @@ class Evidence:
         add("--only", nargs="+", choices=[s.name for s in self.stages], help="these stages alone")
         add("--body", nargs=4, help=argparse.SUPPRESS)  # a stage's process: folder, card, name, limit
 
+    def main(self, description: str | None) -> int:
+        """Run the command line; return what `run` does."""
+        parser = argparse.ArgumentParser(prog=self.script, description=description)
+        self.add_arguments(parser)
+        try:
+            return self.run(parser.parse_args())
+        except RuntimeError as error:
+            print(error, file=sys.stderr)
+            return 1
+
     def run(self, options: argparse.Namespace) -> int:
         """Do what is left to do; return 0 if it is done and right, 1 if not, 3 if some is left."""
         if options.plan:
@@ -139,22 +143,32 @@ class Evidence:
         stages = [stage for stage in self.stages if not options.only or stage.name in options.only]
         flags = [flag for flag in ("--emulate", "--quick") if getattr(options, flag[2:])]
 
-        def write() -> None:
-            self._write(directory, card, emulate=options.emulate)
+        def record(stage: Stage) -> Record:
+            return stage.record(directory, card, emulate=options.emulate)
 
-        run = Run(
+        def write() -> None:
+            page(
+                directory.with_name(f"{directory.name}.md"),
+                f"{self.title} on {'no GPU' if options.emulate else card}, {directory.name[:10]}",
+                f"{self.script}{' --emulate' if options.emulate else ''}",
+                emulated=options.emulate,
+                stages=self.stages,
+                record=record,
+                facts=facts(card, emulate=options.emulate),
+            )
+
+        states = go(
             stages,
             [sys.executable, "-m", *self.module.split(), *flags, "--body", str(directory), card],
+            record,
             directory,
-            card=card,
-            emulate=options.emulate,
             budget_s=options.budget_s,
             after_each=write,
+            again=options.again,
         )
-        states = run.go(again=options.again)
         write()
         print(f"page: {directory}.md")
-        return verdict(states, [run.record(stage) for stage in stages])
+        return verdict(states, [record(stage) for stage in stages])
 
     def calls(self) -> list[dict[str, float]]:
         """Return the calls that it takes, each with the seconds that are expected of its stages."""
@@ -192,22 +206,6 @@ class Evidence:
             deadline_s=time.monotonic() + float(limit_s),
         )
         return run_body(stage, context)
-
-    def _write(self, directory: Path, card: str, *, emulate: bool) -> None:
-        by_name = {stage.name: stage for stage in self.stages}
-
-        def record(name: str) -> Record:
-            return by_name[name].record(directory, card, emulate=emulate)
-
-        page(
-            directory.with_name(f"{directory.name}.md"),
-            f"{self.title} on {'no GPU' if emulate else card}, {directory.name[:10]}",
-            f"{self.script}{' --emulate' if emulate else ''}",
-            emulated=emulate,
-            sections=self.sections,
-            record=record,
-            facts=facts(card, emulate=emulate),
-        )
 
 
 def results_directory(output: Path, name: str, *, again: bool) -> Path:

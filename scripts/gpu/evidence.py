@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from scripts.gpu import kernel_stages
 from scripts.gpu.cuda_library import DIRECTIONS
-from scripts.gpu.driver import Evidence, Row, Section, table, wrong_rows
+from scripts.gpu.driver import Evidence, Row, table, wrong_rows
 from scripts.gpu.kernel_stages import AGAINST, BARS, PRECISION, geometric_means, medians_of_calls
 from scripts.gpu.stages import Stage
 
 _SOURCES = ("overlap_train/conv/native", "scripts/gpu/cuda_library.py", "scripts/gpu/kernel_stages.py")
-_TIMINGS = ("timing", "timing-2", "timing-3")
+_CHECKED = "Results against double precision, also under compute-sanitizer"
 _CONTESTANTS = ("ours_fp32", "ours_tf32", "cudnn_fp32", "cudnn_tf32")
 
 
@@ -87,28 +85,12 @@ EVIDENCE = Evidence(
     "The CUDA kernels",
     "",
     (
-        Stage("build", kernel_stages.build, 120, _SOURCES, 28),
-        Stage("check", kernel_stages.check, 200, _SOURCES, 58),
-        *(Stage(name, kernel_stages.timing, 200, _SOURCES, 56) for name in _TIMINGS),
-    ),
-    (
-        Section("build", "What the kernels compile to", _build),
-        Section("check", "Results against double precision, also under compute-sanitizer", _check),
-        Section(_TIMINGS[0], "Beside cuDNN", _timing, _TIMINGS[1:]),
+        Stage("build", kernel_stages.build, 120, _SOURCES, 28, "What the kernels compile to", _build),
+        Stage("check", kernel_stages.check, 200, _SOURCES, 58, _CHECKED, _check),
+        Stage("timing", kernel_stages.timing, 200, _SOURCES, 56, "Beside cuDNN", _timing),
+        *(Stage(name, kernel_stages.timing, 200, _SOURCES, 56) for name in ("timing-2", "timing-3")),
     ),
 )
 
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line."""
-    parser = argparse.ArgumentParser(prog=EVIDENCE.script, description=__doc__)
-    EVIDENCE.add_arguments(parser)
-    try:
-        return EVIDENCE.run(parser.parse_args(arguments))
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(EVIDENCE.main(__doc__))

@@ -7,6 +7,7 @@ anew: the stage runs three times, and the page has the medians. Emulated, the CP
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import re
@@ -32,7 +33,7 @@ def kernels_of(context: Context, stream: Callable[[], int | None] = lambda: None
     """Return the compiled kernels, which are launched on what `stream` returns."""
     library = _binaries(context) / "libconv_cuda.so"
     if not library.exists():  # the records may have been brought here without it
-        _compile(context)
+        compile_kernels(_binaries(context), emulate=context.emulate)
     return Kernels(library, stream)
 
 
@@ -42,18 +43,9 @@ def _binaries(context: Context) -> Path:
     return directory
 
 
-def _compile(context: Context) -> None:
-    try:
-        compile_kernels(_binaries(context), emulate=context.emulate)
-    except KernelError as error:
-        if "not on the path" in str(error):
-            raise Unavailable(str(error)) from error
-        raise
-
-
 def build(context: Context) -> dict[str, Any]:
     """Compile the kernels for this card: how many, and how many of them spill registers; emulated, as C++."""
-    _compile(context)
+    compile_kernels(_binaries(context), emulate=context.emulate)
     log = (_binaries(context) / "compiler.log").read_text()
     spills = [int(count) for count in re.findall(r"(\d+) bytes spill stores", log)]
     row = {"kernels": len(spills), "spilling": sum(count > 0 for count in spills)}
@@ -291,20 +283,16 @@ class Ours:
 
     def contestants(self, direction: str) -> Contestants:
         """Return what to run for a direction, by name."""
-        run = getattr(self, f"_{direction}")
-        return {name: run(algorithm) for name, algorithm in _ALGORITHMS.items()}
-
-    def _forward(self, algorithm: str) -> Callable[[], object]:
-        x, filters, _, workspace, _, _, y = self._at
-        return lambda: self._kernels.forward(self._shape, x, filters, y, algorithm, workspace)
-
-    def _input_gradient(self, algorithm: str) -> Callable[[], object]:
-        _, filters, dy, workspace, dx, _, _ = self._at
-        return lambda: self._kernels.input_gradient(self._shape, dy, filters, dx, algorithm, workspace)
-
-    def _filter_gradient(self, algorithm: str) -> Callable[[], object]:
-        x, _, dy, workspace, _, dfilters, _ = self._at
-        return lambda: self._kernels.filter_gradient(self._shape, x, dy, dfilters, algorithm, workspace)
+        x, filters, dy, workspace, dx, dfilters, y = self._at
+        operands = {
+            "forward": (x, filters, y),
+            "input_gradient": (dy, filters, dx),
+            "filter_gradient": (x, dy, dfilters),
+        }[direction]
+        launch = functools.partial(self._kernels.launch, direction, self._shape, operands)
+        return {
+            name: functools.partial(launch, algorithm, workspace) for name, algorithm in _ALGORITHMS.items()
+        }
 
 
 def _normal(torch: Any, *shape: int) -> Any:

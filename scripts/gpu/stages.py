@@ -1,12 +1,11 @@
 """Stages: each in a process of its own, within a budget, and not again once it is done.
 
 A stage that hangs, or leaves the GPU in an error, is ended alone. What it had found until then stays, and the
-next run goes on from there. `Run` belongs to the main thread.
+next run goes on from there.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
@@ -18,8 +17,9 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, TypeVar
+
+from scripts.bench.children import in_group
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parents[2]
@@ -72,6 +72,8 @@ class Stage:
     limit_s: float
     sources: tuple[str, ...] = ()  # files and folders, from the root, that decide the results
     expected_s: float = 0.0  # on an H100: measured, or where it has never run, estimated
+    title: str = ""  # of its section of the page; without one its rows belong to the stage before it
+    text: Callable[[list[dict[str, Any]]], str] = str  # what makes the section's body from the rows
     by_rows: bool = False  # whether a call that ends takes up no more than a row of it again
 
     def fingerprint(self, card: str) -> str:
@@ -112,103 +114,79 @@ def run_body(stage: Stage, context: Context) -> int:
     return 0
 
 
-class Run:
-    """Goes through stages, the most important first, within a budget for all of them.
+def go(
+    stages: Sequence[Stage],
+    command: Sequence[str],
+    record: Callable[[Stage], Record],
+    directory: Path,
+    *,
+    budget_s: float,
+    after_each: Callable[[], None],
+    again: bool = False,
+) -> dict[str, str]:
+    """Do what is left to do of stages, or with `again` everything, the most important first, within a budget.
 
     `command` is that of a process that does one stage; its name and the seconds that it has are appended.
-    `after_each` is called after every stage, also one that was killed.
+    `record` returns what is known of one. `after_each` is called behind each stage, also one that is cut off.
+
+    Returns:
+        How each stage ended, "not run" for want of time.
     """
+    deadline_s = time.monotonic() + budget_s
+    if again:  # all at once: a run that is cut off must not leave some of them done
+        for stage in stages:
+            record(stage).forget()
+    states = {}
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = {number: signal.signal(number, lambda n, _: sys.exit(128 + n)) for number in numbers}
+    try:
+        for stage in stages:
+            left_s = deadline_s - time.monotonic() - _GRACE_S
+            known = record(stage)
+            if known.status in ENDED:
+                print(f"{stage.name}: {known.status} before, skipped", flush=True)
+            elif left_s < _LEAST_S:
+                print(f"{stage.name}: no time left, run again", flush=True)
+            else:
+                try:
+                    _one(stage, command, record, directory, min(stage.limit_s, left_s))
+                finally:
+                    after_each()
+            states[stage.name] = record(stage).status or "not run"
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return states
 
-    def __init__(
-        self,
-        stages: Sequence[Stage],
-        command: Sequence[str],
-        directory: Path,
-        *,
-        card: str,
-        emulate: bool,
-        budget_s: float,
-        after_each: Callable[[], None],
-    ) -> None:
-        self._stages, self._command, self._directory = stages, list(command), directory
-        self._card, self._emulate, self._after_each = card, emulate, after_each
-        self._deadline_s = time.monotonic() + budget_s
-        self._child: subprocess.Popen[bytes] | None = None
 
-    def record(self, stage: Stage) -> Record:
-        """Return what is known of a stage."""
-        return stage.record(self._directory, self._card, emulate=self._emulate)
-
-    def go(self, *, again: bool = False) -> dict[str, str]:
-        """Do what is left to do, or everything; return how each stage ended, "not run" for want of time."""
-        if again:  # all at once: a run that is cut off must not leave some of them done
-            for stage in self._stages:
-                self.record(stage).forget()
-        before = {
-            number: signal.signal(number, self._interrupted) for number in (signal.SIGTERM, signal.SIGINT)
-        }
+def _one(
+    stage: Stage,
+    command: Sequence[str],
+    record: Callable[[Stage], Record],
+    directory: Path,
+    limit_s: float,
+) -> None:
+    """Run a stage's process, and note how it ended if it has not done so itself."""
+    ends, began_s = len(record(stage).ends), time.monotonic()
+    print(f"{stage.name}: at most {limit_s:.0f} s", flush=True)
+    log = directory / f"{stage.name}.log"
+    with (
+        log.open("wb") as output,
+        in_group([*command, stage.name, str(limit_s)], cwd=ROOT, stdout=output, stderr=output) as process,
+    ):
         try:
-            return {stage.name: self._one(stage) for stage in self._stages}
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def _one(self, stage: Stage) -> str:
-        record = self.record(stage)
-        if record.status in ENDED:
-            print(f"{stage.name}: {record.status} before, skipped", flush=True)
-            return str(record.status)
-        limit_s = min(stage.limit_s, self._deadline_s - time.monotonic() - _GRACE_S)
-        if limit_s < _LEAST_S:
-            print(f"{stage.name}: no time left, run again", flush=True)
-            return record.status or "not run"
-        began_s = time.monotonic()
-        print(f"{stage.name}: at most {limit_s:.0f} s", flush=True)
-        how = self._watch(stage, limit_s)
-        after = self.record(stage)
-        if how == "killed" or len(after.ends) == len(record.ends):  # it has not said itself how it ended
-            status = PARTIAL if how == "killed" else FAILED
-            after.end(status, seconds=time.monotonic() - began_s, reason=how)
-        print(f"{stage.name}: {after.status} after {time.monotonic() - began_s:.0f} s", flush=True)
-        self._after_each()
-        return str(after.status)
-
-    def _watch(self, stage: Stage, limit_s: float) -> str:
-        """Run a stage's process; say what happened to it."""
-        log = self._directory / f"{stage.name}.log"
-        with log.open("wb") as output:
-            self._child = subprocess.Popen(
-                [*self._command, stage.name, str(limit_s)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd=ROOT,
-            )
-            try:
-                status = self._child.wait(limit_s + _GRACE_S)
-            except subprocess.TimeoutExpired:
-                self._end_group()
-                self._child.wait()
-                return "killed"
-            finally:
-                self._end_group()
-        tail = log.read_text(errors="replace").strip().splitlines()[-1:]
-        if not tail:
-            log.unlink()
-        return f"ended with status {status}: {' '.join(tail)}"
-
-    def _end_group(self) -> None:
-        """End what a stage has started, also when it has gone itself."""
-        if self._child is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)
-
-    def _interrupted(self, number: int, frame: FrameType | None) -> None:
-        self._end_group()  # and no wait: the signal may have come in the middle of one
-        self._after_each()
-        print("interrupted; the page holds what was found until then", flush=True)
-        sys.exit(128 + number)
+            status: int | None = process.wait(limit_s + _GRACE_S)
+        except subprocess.TimeoutExpired:
+            status = None
+    seconds, after = time.monotonic() - began_s, record(stage)
+    tail = log.read_text(errors="replace").strip().splitlines()[-1:]
+    if not tail:
+        log.unlink()
+    if status is None:
+        after.end(PARTIAL, seconds=seconds, reason="killed")
+    elif len(after.ends) == ends:
+        after.end(FAILED, seconds=seconds, reason=f"ended with status {status}: {' '.join(tail)}")
+    print(f"{stage.name}: {after.status} after {seconds:.0f} s", flush=True)
 
 
 def output_of(command: Sequence[str], context: Context) -> tuple[int, list[str]]:

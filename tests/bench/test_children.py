@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import signal
 import sys
-import threading
 import time
 
 import psutil
 import pytest
 
 from scripts.bench.children import ChildFailedError, run_module
-from scripts.bench.load import DutyCycle
 
 
 @pytest.fixture
@@ -66,7 +64,7 @@ def test_hanging_child_and_its_own_children_are_ended(child, tmp_path):
 
 def begun_comparison(tmp_path):
     """Returns a comparison whose child has begun to work, and all that it has started."""
-    options = ["--workloads=mlp", "--systems=train-only", "--quick", f"--output_dir={tmp_path}"]
+    options = ["--workloads=mlp", "--systems=overlap", "--quick", f"--output_dir={tmp_path}"]
     process = psutil.Popen([sys.executable, "-m", "scripts.bench.compare", *options])
     begun: list[psutil.Process] = []
     while process.is_running() and not any(map(_has_worked, begun)):
@@ -92,17 +90,3 @@ def test_a_child_ends_with_a_comparison_that_is_ended(tmp_path, number):
     _, alive = psutil.wait_procs(begun, timeout=60)
     assert begun
     assert not alive
-
-
-def test_a_duty_cycle_works_and_rests():
-    calls, enough = [], threading.Event()
-
-    def work():
-        calls.append(1)
-        if len(calls) >= 5:
-            enough.set()
-
-    with DutyCycle(0.5, work) as load:
-        assert enough.wait(60)
-    assert 0 < load.achieved < 1
-    assert not any(thread.name.startswith("duty-cycle") for thread in threading.enumerate())

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scripts.bench import compare_child, tasks
-from scripts.bench.systems import DEFAULT_SYSTEMS, SYSTEMS
+from scripts.bench import compare_child, contenders, tasks
+from scripts.bench.systems import DEFAULT_SYSTEMS
 from scripts.bench.workloads import WORKLOADS
 
 
@@ -39,9 +39,7 @@ def test_each_system_trains_validates_and_keeps_score(system, tmp_path):
 
 
 def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
-    contender = SYSTEMS["overlap"].load()(
-        WORKLOADS["mlp"], WORKLOADS["mlp"].task(tmp_path, quick=True), threads=2
-    )
+    contender = contenders.Overlap(WORKLOADS["mlp"], WORKLOADS["mlp"].task(tmp_path, quick=True), threads=2)
     wall_s, _ = contender.measure(2)
     end_s = time.monotonic()
     spans = contender.trainer.recorder.spans()
@@ -54,7 +52,7 @@ def test_trainer_is_timed_for_as_many_validations_as_trainings(tmp_path):
 @pytest.mark.nightly
 def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
     workload = replace(WORKLOADS["mlp"], quick_sizes=(1_280, 320))
-    contender = SYSTEMS["paper"].load()(workload, workload.task(tmp_path, quick=True), threads=2)
+    contender = contenders.Paper(workload, workload.task(tmp_path, quick=True), threads=2)
     contender.measure(2)
     outcome = contender.outcome()
     # Parts of equal size, so that the plain average is the right one.
@@ -62,14 +60,6 @@ def test_papers_scheme_scores_the_weights_that_its_epoch_ended_with(tmp_path):
     loss, accuracy = contender.model.evaluate(validation.x, validation.y, verbose=0)
     assert outcome.val_loss == pytest.approx(loss, rel=1e-4)
     assert outcome.val_accuracy == pytest.approx(accuracy)
-
-
-# Each of the two is run above, and test_parity.py shows that neither changes the numbers.
-@pytest.mark.nightly
-def test_same_seed_gives_the_synchronous_and_the_overlapped_trainer_the_same_result(tmp_path):
-    overlapped, synchronous = (run("mlp", name, tmp_path) for name in ("overlap", "overlap-sync"))
-    assert overlapped["val_loss"] == pytest.approx(synchronous["val_loss"], rel=1e-5)
-    assert overlapped["val_accuracy"] == pytest.approx(synchronous["val_accuracy"])
 
 
 @pytest.mark.parametrize("name", ["teacher", "scenes", "sequences"])
@@ -80,19 +70,3 @@ def test_made_up_data_is_the_same_each_time_and_has_no_empty_class(name, tmp_pat
     np.testing.assert_array_equal(first.validation.y, second.validation.y)
     assert len(np.unique(first.train.y)) >= 2
     assert "MNIST" not in first.source
-
-
-def test_digits_are_read_once_and_repeated_to_the_size_asked_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "load_mnist", lambda: tasks_digits())
-    first = tasks.mnist(tmp_path, 100, 50)
-    monkeypatch.setattr(tasks, "load_mnist", lambda: pytest.fail("read again"))
-    larger = tasks.mnist(tmp_path, 4_000, 50)
-    np.testing.assert_array_equal(larger.train.x[:100], first.train.x)
-    np.testing.assert_array_equal(larger.train.x[1_500:1_600], first.train.x)
-    assert first.source == larger.source
-
-
-def tasks_digits():
-    from overlap_train.models.mnist_data import load_mnist
-
-    return load_mnist(download=False)

@@ -2,22 +2,16 @@
 
 import ctypes.util
 import json
-import os
-import shutil
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
-import overlap_train
 from overlap_train import ExecutionPlan, Trainer, accelerate
 from overlap_train.conv import build as conv_build
 from overlap_train.conv import library, native_cache
-from overlap_train.conv.build import build
-from overlap_train.conv.native_cache import bundle, bundled_library
+from overlap_train.conv.native_cache import bundled_library
 from overlap_train.errors import NativeUnavailableError
-from tests import interpreters
 
 
 def convolutional():
@@ -76,59 +70,6 @@ def test_a_cached_library_that_cannot_be_loaded_is_not_used(
     assert accelerate(convolutional(), verbose=0).predict(X, verbose=0).shape == (16, 2)
 
 
-PACKAGE = Path(overlap_train.__file__).parent
-
-# The process is a fork of one that has imported the checkout's package with TensorFlow.
-PROGRAM = """
-import sys
-for name in [name for name in sys.modules if name.split(".")[0] == "overlap_train"]:
-    del sys.modules[name]
-sys.path.insert(0, sys.argv[1])
-import overlap_train
-from overlap_train.conv import library
-assert overlap_train.__file__.startswith(sys.argv[1])
-print(library.is_built(), library.is_available())
-"""
-
-
-@pytest.fixture
-def installed(tmp_path, native):
-    """The package as a wheel with a library installs it."""
-    shutil.copytree(
-        PACKAGE, tmp_path / "overlap_train", ignore=shutil.ignore_patterns("__pycache__", "prebuilt", ".*")
-    )
-    bundle(build(), tmp_path / "overlap_train" / "conv" / "prebuilt")
-    return tmp_path
-
-
-def run(installed, cache):
-    """Returns whether a process without compiler and cache has the convolution, and has it loaded."""
-    tools = dict.fromkeys(("CXX", "CMAKE", "PATH"), "/nonexistent")
-    environment = os.environ | tools | {"OVERLAP_TRAIN_CACHE_DIR": str(cache), "CUDA_VISIBLE_DEVICES": ""}
-    done = interpreters.run(["-c", PROGRAM, str(installed)], env=environment, check=True, timeout=100)
-    return done.stdout.split()[-2:]
-
-
-@pytest.mark.nightly
-def test_it_is_loaded_without_a_compiler_and_without_a_cache(installed):
-    cache = installed / "cache"
-    assert run(installed, cache) == ["True", "True"]
-    assert not cache.exists()
-
-
-@pytest.mark.nightly
-@pytest.mark.by_default("library")
-@pytest.mark.parametrize("damage", ["version", "library"])
-def test_one_that_does_not_fit_is_as_good_as_none(installed, damage):
-    prebuilt = installed / "overlap_train" / "conv" / "prebuilt"
-    if damage == "version":
-        manifest = prebuilt / "manifest.json"
-        manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"tensorflow": "1.0"}))
-    else:
-        (prebuilt / "liboverlap_conv.so").write_bytes(b"no library")
-    assert run(installed, installed / "cache")[1] == "False"
-
-
 @pytest.mark.parametrize("text", ["", "[]", "{}", "[" * 100_000, None])
 def test_a_manifest_that_says_nothing_is_none_and_a_checkout_has_none(monkeypatch, tmp_path, text):
     assert not library.bundled_library()
@@ -136,4 +77,16 @@ def test_a_manifest_that_says_nothing_is_none_and_a_checkout_has_none(monkeypatc
     (tmp_path / "liboverlap_conv.so").write_bytes(b"")
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
+    assert bundled_library() is None
+
+
+def test_one_for_another_tensorflow_is_as_good_as_none(monkeypatch, tmp_path):
+    (tmp_path / "built.so").write_bytes(b"library")
+    native_cache.bundle(tmp_path / "built.so", tmp_path / "prebuilt")
+    monkeypatch.setattr(native_cache, "_DIRECTORY", tmp_path / "prebuilt")
+    found = bundled_library()
+    assert found is not None
+    assert found.read_bytes() == b"library"
+    manifest = tmp_path / "prebuilt" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"tensorflow": "1.0"}))
     assert bundled_library() is None

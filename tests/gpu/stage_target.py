@@ -1,4 +1,4 @@
-"""A process with stages that misbehave, for test_gpu_stages.py.
+"""A process with stages that misbehave, for test_stages.py.
 
 python -m tests.gpu.stage_target run DIRECTORY      goes through the stages that $STAGES names
 python -m tests.gpu.stage_target body DIRECTORY NAME LIMIT
@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from scripts.gpu.stages import Context, OutOfTime, Record, Run, Stage, Unavailable, run_body
+from scripts.gpu.stages import Context, OutOfTime, Record, Stage, Unavailable, run_body
+from scripts.gpu.stages import go as run_stages
 
 CARD = "made up"
 
@@ -67,7 +68,7 @@ def record(directory: Path, name: str) -> Record:
     return Record(directory, name, fingerprint=STAGES[name].fingerprint(CARD), emulated=True)
 
 
-def make_run(directory: Path, names: list[str], *, limit_s: float = 600, budget_s: float = 600) -> Run:
+def go(directory: Path, names: list[str], *, limit_s: float = 600, **options: Any) -> dict[str, str]:
     command = [sys.executable, "-m", "tests.gpu.stage_target", "body", str(directory)]
     stages = [Stage(name, BODIES[name], limit_s) for name in names]
 
@@ -75,13 +76,14 @@ def make_run(directory: Path, names: list[str], *, limit_s: float = 600, budget_
         with (directory / "pages").open("a") as pages:
             pages.write("written\n")
 
-    return Run(stages, command, directory, card=CARD, emulate=True, budget_s=budget_s, after_each=after_each)
+    options = {"budget_s": 600, "after_each": after_each} | options
+    return run_stages(stages, command, lambda stage: record(directory, stage.name), directory, **options)
 
 
 def main() -> int:
     kind, directory = sys.argv[1], Path(sys.argv[2])
     if kind == "run":
-        make_run(directory, os.environ["STAGES"].split()).go()
+        go(directory, os.environ["STAGES"].split())
         return 0
     name, limit_s = sys.argv[3:]
     context = Context(

@@ -33,15 +33,6 @@ def test_each_network_is_trained_in_each_way() -> None:
             assert (f"{network} {precision} {data} {system}" in names) is (data == "arrays")
 
 
-def test_a_rehearsal_trains_each_way_once_and_the_deep_networks_whole() -> None:
-    rehearsed = network_stages._rehearsed(list(fits()))
-    ways = [(fit.system, fit.data) for fit, size in rehearsed.items() if size == "least"]
-    assert len(ways) == len(set(ways))
-    assert set(ways) == {(fit.system, fit.data) for fit in fits()}
-    tiny = {fit.network: fit.system for fit, size in rehearsed.items() if size == "tiny"}
-    assert tiny == {"resnet50": "overlap", "efficientnetb0": "overlap"}
-
-
 def test_a_fit_that_fails_is_a_row_and_the_next_one_follows(tmp_path, monkeypatch) -> None:
     wrong = [Fit("no such network", "float32", "arrays", system) for system in ("keras", "in_step")]
     monkeypatch.setattr(network_stages, "fits", lambda: wrong)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import struct
 import subprocess
@@ -12,141 +12,76 @@ from pathlib import Path
 
 import pytest
 
-from scripts.gpu.pieces import MANIFEST, PieceError, Store, blank, cut, lend, read_manifest, slim
+from scripts.gpu.slim import blank, slim
 
-ROOT = Path(__file__).parents[2]
-PIECE = 1000
+SCRIPT = Path(__file__).parents[2] / "scripts" / "gpu_tensorflow.sh"
 
 
 @pytest.fixture
-def wheels(tmp_path) -> list[Path]:
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    made = []
+def run(tmp_path):
+    """Runs the script; returns its status and what it has said."""
+    own = {"OVERLAP_TRAIN_STORE": str(tmp_path / "store"), "PIECE_BYTES": "3000", "PYTHON": sys.executable}
+
+    def call(*arguments):
+        done = subprocess.run(
+            [SCRIPT, *arguments], env=os.environ | own, capture_output=True, text=True, timeout=60
+        )
+        return done.returncode, (done.stdout + done.stderr).strip()
+
+    return call
+
+
+@pytest.fixture
+def pieces(run, tmp_path):
+    (tmp_path / "wheels").mkdir()
     for number, size in enumerate((2500, 1, 1700)):
-        path = folder / f"made_up_{number}-1.0-py3-none-any.whl"
+        path = tmp_path / "wheels" / f"made_up_{number}-1.0-py3-none-any.whl"
         with zipfile.ZipFile(path, "w") as wheel:
             wheel.writestr(f"made_up_{number}/__init__.py", f"VALUE = {number}\n" + "#" * size)
-        made.append(path)
-    return made
+    assert run("cut", tmp_path / "wheels", tmp_path / "cut")[0] == 0
+    return sorted((tmp_path / "cut").glob("piece-*"))
 
 
-@pytest.fixture
-def pieces(wheels, tmp_path) -> Path:
-    cut(wheels, tmp_path / "cut", piece_bytes=PIECE)
-    return tmp_path / "cut"
-
-
-def share(pieces: Path, folder: Path, names: list[str]) -> Path:
+def share(pieces, folder):
     """What one command brings: the manifest and some of the pieces."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for name in [MANIFEST, *names]:
-        shutil.copy(pieces / name, folder / name)
+    for path in (pieces[0].parent / "manifest", *pieces):
+        shutil.copy(path, folder)
     return folder
 
 
-def names_of(pieces: Path) -> list[str]:
-    return list(read_manifest(pieces / MANIFEST))
-
-
-def test_pieces_in_any_order_and_twice_make_the_wheels(pieces, tmp_path) -> None:
-    store, names = Store(tmp_path / "store"), names_of(pieces)
-    for name in [*reversed(names[:-1]), names[0]]:
-        missing = store.bring(share(pieces, tmp_path / "command", [name]))
-    assert missing == names[-1:]
-    with pytest.raises(PieceError, match=f"1 pieces are missing, from {names[-1]} on"):
-        store.assemble()
-    assert not store.site.exists()
-    assert store.bring(pieces) == []
+def test_pieces_in_any_order_and_twice_make_the_wheels(run, pieces, tmp_path):
+    first, *others, last = pieces
+    assert others
+    for piece in (*reversed(others), first, first):
+        status, said = run("bring", share([piece], tmp_path / "command"))
+        assert status == 0
+    assert said == f"still missing: {last.name}"
+    assert run("run")[0] == 1
+    # A copy that was cut off is no piece, and half of what was unpacked is no site.
+    (tmp_path / "store" / "draft").write_bytes(last.read_bytes()[:9])
+    (tmp_path / "store" / "unpacked").mkdir()
+    for _ in range(2):
+        assert run("bring", share(pieces, tmp_path / "command")) == (0, "all pieces are here")
     code = "import made_up_0, made_up_2; print(made_up_0.VALUE + made_up_2.VALUE)"
-    run = [sys.executable, "-c", code]
-    site = store.assemble()
-    done = subprocess.run(run, env={"PYTHONPATH": str(site)}, capture_output=True, text=True, check=True)
+    environment = {"PYTHONPATH": str(tmp_path / "store" / "site")}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert done.stdout == "2\n"
-
-
-def test_assembled_once_and_pieces_that_come_later_change_nothing(pieces, tmp_path) -> None:
-    store = Store(tmp_path / "store")
-    store.bring(pieces)
-    marker = store.assemble() / "made_up_0" / "marker"
-    marker.write_text("unpacked anew, this would be gone")
-    assert store.bring(pieces) == []
-    assert Store(tmp_path / "store").assemble() == store.site
-    assert marker.exists()
     assert not list((tmp_path / "store").glob("piece-*"))
 
 
-def test_assembly_that_was_cut_off_is_done_again(pieces, tmp_path, monkeypatch) -> None:
-    store = Store(tmp_path / "store")
-    store.bring(pieces)
-    with monkeypatch.context() as patch:
-        patch.setattr(zipfile.ZipFile, "extractall", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            store.assemble()
-    assert not store.site.exists()
-    assert (store.assemble() / "made_up_1" / "__init__.py").exists()
-
-
-def test_pieces_of_two_cuts_are_not_mixed(pieces, wheels, tmp_path) -> None:
-    store = Store(tmp_path / "store")
-    store.bring(share(pieces, tmp_path / "command", names_of(pieces)[:1]))
-    cut(wheels[:1], tmp_path / "other", piece_bytes=PIECE)
-    with pytest.raises(PieceError, match="holds pieces of another manifest"):
-        store.bring(tmp_path / "other")
-    before = names_of(pieces)
-    cut(wheels[1:2], pieces, piece_bytes=PIECE)  # which leaves none of the old ones
-    assert sorted(path.name for path in pieces.glob("piece-*")) == names_of(pieces) != before
-    (pieces / MANIFEST).unlink()
-    with pytest.raises(PieceError, match="bring it with every command"):
-        Store(tmp_path / "another").bring(pieces)
-
-
-@pytest.mark.parametrize("name", ["../outside", "/etc/passwd", "..", ""])
-def test_manifest_cannot_name_a_file_outside(pieces, tmp_path, name) -> None:
-    document = json.loads((pieces / MANIFEST).read_text())
-    (pieces / MANIFEST).write_text(json.dumps(document | {name: "0"}))
-    with pytest.raises(PieceError, match="which is no piece"):
-        Store(tmp_path / "store").bring(pieces)
-
-
-def test_the_command_brings_in_several_calls_and_refuses_what_is_damaged(pieces, tmp_path) -> None:
-    names, store = names_of(pieces), str(tmp_path / "store")
-    damaged = share(pieces, tmp_path / "damaged", names[:2])
-    (damaged / names[0]).write_bytes(b"damaged on the way")
-
-    def bring(folder: Path) -> tuple[int, str]:
-        command = [
-            sys.executable,
-            "-m",
-            "scripts.gpu.tensorflow_runs",
-            "bring",
-            str(folder),
-            "--store",
-            store,
-        ]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
-        return done.returncode, done.stdout + done.stderr
-
-    assert bring(damaged) == (1, f"damaged on the way: {names[0]}; bring them again\n")
-    missing = " ".join([names[0], *names[3:]])
-    assert bring(share(pieces, tmp_path / "some", names[2:3])) == (0, f"still missing: {missing}\n")
-    assert bring(pieces) == (0, "all pieces are here\n")
-
-
-def test_half_a_copy_is_no_piece(pieces, tmp_path, monkeypatch) -> None:
-    store, names = Store(tmp_path / "store"), names_of(pieces)
-
-    def half(draft, content):
-        draft.write_text(content[: PIECE // 2].decode("latin1"))
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "write_bytes", half)
-        with pytest.raises(OSError, match="no space"):
-            store.bring(pieces)
-    assert store.missing() == names
-    assert store.bring(pieces) == []
+def test_what_is_damaged_or_of_another_cut_is_refused(run, pieces, tmp_path):
+    folder = share(pieces[:2], tmp_path / "command")
+    (folder / pieces[0].name).write_bytes(b"damaged on the way")
+    assert run("bring", folder) == (1, f"damaged on the way: {pieces[0].name}; bring them again")
+    missing = " ".join(piece.name for piece in (pieces[0], *pieces[2:]))
+    assert run("bring", share(pieces[1:2], folder)) == (0, f"still missing: {missing}")
+    next((tmp_path / "wheels").iterdir()).unlink()
+    assert run("cut", tmp_path / "wheels", tmp_path / "cut")[0] == 0
+    status, said = run("bring", tmp_path / "cut")
+    assert (status, "holds pieces of another manifest" in said) == (1, True)
+    assert run("bring", tmp_path)[1].endswith("bring it with every command")
 
 
 # What another card needs is left out.
@@ -214,13 +149,3 @@ def test_wheels_are_packed_without_headers_and_tests(tmp_path):
         assert wheel.read("made_up/__init__.py") == b"VALUE = 1"
         assert wheel.read("made_up/library.so").count(WHOLE) == 1
     assert [path.suffix for path in (tmp_path / "small").iterdir()] == [".whl"]
-
-
-def test_cuda_13_serves_under_the_names_of_cuda_12(tmp_path):
-    (tmp_path / "cuda").mkdir()
-    (tmp_path / "cuda" / "libcublas.so.13").write_text("13")
-    for _ in range(2):  # a command may be repeated
-        found = lend(tmp_path / "lent", [tmp_path / "none", tmp_path / "cuda"])
-    assert found == [tmp_path / "lent", tmp_path / "cuda"]
-    assert (tmp_path / "lent" / "libcublas.so.12").read_text() == "13"
-    assert not (tmp_path / "lent" / "libcufft.so.11").exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from scripts.gpu import evidence, stages, tensorflow_runs
-from scripts.gpu.driver import EMULATED, Section, page, table
+from scripts.gpu.driver import page, table
 from scripts.gpu.stages import Context, OutOfTime, Record, Stage, output_of, verdict
 from tests.gpu import stage_target as target
 
@@ -69,41 +69,28 @@ def test_fingerprint_changes_with_a_source_and_with_the_card(tmp_path, monkeypat
     assert stage.fingerprint("card") != first
 
 
-def test_items_that_have_a_row_are_skipped_and_those_left_are_told(tmp_path) -> None:
-    record = new_record(tmp_path)
-    record.add("1", {})
-    context = Context(record, tmp_path, emulate=True, quick=True, deadline_s=float("inf"))
-    assert list(context.todo(range(3), str)) == [0, 2]
-    late = Context(record, tmp_path, emulate=True, quick=True, deadline_s=0.0)
-    with pytest.raises(OutOfTime, match="at 0"):
-        list(late.todo(range(3), str))
-    record.add("0", {})
-    record.add("2", {})
-    assert list(late.todo(range(3), str)) == []
-
-
 def test_stage_that_is_done_is_skipped_unless_again(tmp_path) -> None:
     names = ["good", "lacks"]
-    assert target.make_run(tmp_path, names).go() == {"good": "done", "lacks": "unavailable"}
+    assert target.go(tmp_path, names) == {"good": "done", "lacks": "unavailable"}
     first = target.record(tmp_path, "good").rows
-    assert target.make_run(tmp_path, names).go() == {"good": "done", "lacks": "unavailable"}
+    assert target.go(tmp_path, names) == {"good": "done", "lacks": "unavailable"}
     assert target.record(tmp_path, "good").rows == first
-    target.make_run(tmp_path, names).go(again=True)
+    target.go(tmp_path, names, again=True)
     assert [row["pid"] for row in target.record(tmp_path, "good").rows] != [row["pid"] for row in first]
     # A repeat that is cut off leaves nothing marked as done.
-    states = target.make_run(tmp_path, names, budget_s=0).go(again=True)
+    states = target.go(tmp_path, names, budget_s=0, again=True)
     assert states == {"good": "not run", "lacks": "not run"}
 
 
 def test_stage_out_of_time_goes_on_in_the_next_run(tmp_path) -> None:
-    assert target.make_run(tmp_path, ["short_of_time"]).go() == {"short_of_time": "partial"}
+    assert target.go(tmp_path, ["short_of_time"]) == {"short_of_time": "partial"}
     first = target.record(tmp_path, "short_of_time").rows
-    assert target.make_run(tmp_path, ["short_of_time"]).go() == {"short_of_time": "done"}
+    assert target.go(tmp_path, ["short_of_time"]) == {"short_of_time": "done"}
     assert target.record(tmp_path, "short_of_time").rows[:1] == first
 
 
 def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -> None:
-    states = target.make_run(tmp_path, ["raises", "dies", "good"]).go()
+    states = target.go(tmp_path, ["raises", "dies", "good"])
     assert states == {"raises": "failed", "dies": "failed", "good": "done"}
     assert target.record(tmp_path, "raises").reason == "ArithmeticError: one and one is three"
     died = target.record(tmp_path, "dies")
@@ -116,7 +103,7 @@ def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -
 @pytest.mark.nightly
 def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, impatient) -> None:
     """The stage has five seconds to write its row, and would then wait for ever."""
-    assert target.make_run(tmp_path, ["hangs"], limit_s=5).go() == {"hangs": "partial"}
+    assert target.go(tmp_path, ["hangs"], limit_s=5) == {"hangs": "partial"}
     record = target.record(tmp_path, "hangs")
     assert (record.reason, len(record.rows)) == ("killed", 1)
     with pytest.raises(ProcessLookupError):
@@ -151,11 +138,11 @@ def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> 
     assert output_of(["echo", "done"], context) == (0, ["done"])
 
 
-def page_of(tmp_path, *, emulated: bool) -> str:
+def page_of(tmp_path) -> str:
     """A page with a stage in each state."""
     names = ("done", "partial", "failed", "unavailable", "cut off", "not run")
     for name in names[:5]:
-        record = Record(tmp_path, name, fingerprint="one", emulated=emulated)
+        record = Record(tmp_path, name, fingerprint="one", emulated=False)
         record.add("a", {"value": 1.23456})
         if name != "cut off":
             record.end(name, seconds=1, reason="" if name == "done" else f"because {name}")
@@ -167,16 +154,16 @@ def page_of(tmp_path, *, emulated: bool) -> str:
         tmp_path / "page.md",
         "What was found",
         "command",
-        emulated=emulated,
-        sections=[Section(name, name.capitalize(), text) for name in names],
-        record=lambda name: Record(tmp_path, name, fingerprint="one", emulated=emulated),
+        emulated=False,
+        stages=[Stage(name, target.good, 1, title=name.capitalize(), text=text) for name in names],
+        record=lambda stage: Record(tmp_path, stage.name, fingerprint="one", emulated=False),
         facts={"GPU": "made up"},
     )
     return (tmp_path / "page.md").read_text()
 
 
 def test_page_says_how_each_stage_ended(tmp_path) -> None:
-    text = page_of(tmp_path, emulated=False)
+    text = page_of(tmp_path)
     for words in (
         "Out of time after 1 rows; run the command again: because partial.",
         "Failed: because failed.",
@@ -187,18 +174,6 @@ def test_page_says_how_each_stage_ended(tmp_path) -> None:
         assert text.count(words) == 1
     assert text.count("| a | 1.23 |") == 5
     assert "mulated" not in text
-
-
-def test_emulated_page_says_so_in_title_headings_and_under_every_table(tmp_path) -> None:
-    text = page_of(tmp_path, emulated=True)
-    assert text.startswith("# Emulated: ")
-    headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert len(headings) == 6
-    assert all(line.endswith("(emulated)") for line in headings)
-    assert text.count(f"*{EMULATED}*") == 5 + 1
-    assert all(
-        Record(tmp_path, n, fingerprint="one", emulated=True).rows[0]["emulated"] for n in ("done", "failed")
-    )
 
 
 @pytest.mark.parametrize(
@@ -224,6 +199,6 @@ def test_what_decides_most_takes_six_calls_of_ten_minutes() -> None:
 
 @pytest.mark.parametrize("by_rows", [True, False])
 def test_a_stage_goes_on_in_the_next_call_only_if_it_has_rows(by_rows) -> None:
-    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows)]
+    stages = [Stage("a", target.good, 1, (), 400.0), Stage("b", target.good, 1, (), 300.0, by_rows=by_rows)]
     calls = dataclasses.replace(evidence.EVIDENCE, stages=stages).calls()
     assert calls == [{"a": 400.0} | ({"b": 110.0} if by_rows else {}), {"b": 190.0 if by_rows else 300.0}]

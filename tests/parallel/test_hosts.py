@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from tests import interpreters
-from tests.differential import assert_same_content, read_files
-from tests.networks import assert_same_history
+from tests.differential import read_files
+from tests.networks import assert_alike, assert_same_history
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -112,7 +112,7 @@ def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float
     ours, theirs = read_files(actual), read_files(expected)
     assert sorted(ours) == sorted(theirs)
     for name, content in theirs.items():
-        assert_same_content(name, ours[name], content, rtol)
+        assert_alike(ours[name], content, rtol, where=name)
 
 
 # More of what may be trained, also on four hosts, is in test_several.py.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from overlap_train.scheduling import Device, Platform, Policy, Transfer
-from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 
 
 def layer(name, *inputs, outputs=(0,)):
@@ -23,12 +23,6 @@ def chain(name, *lengths):
         Layer(f"{name}/{number}:{ms}", Work("conv"), (Port(number - 1),)) for number, ms in enumerate(lengths)
     ]
     return LayerGraph(layers, [Port(len(lengths) - 1)], name=name)
-
-
-def job(urgency_s, device, rank=0.0):
-    """Returns a job of a request of its own."""
-    graph = LayerGraph([layer("a", Port(-1))], [Port(0)])
-    return Job(graph.layers[0], (), 0, Request(0, graph), 0, device, urgency_s=urgency_s, rank=rank)
 
 
 class Tensor:

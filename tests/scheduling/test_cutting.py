@@ -1,8 +1,6 @@
 """Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
 import functools
-import threading
-from dataclasses import replace
 
 import keras
 import numpy as np
@@ -11,11 +9,10 @@ import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, MultiModelScheduler, Platform
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.engine import Engine
-from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.graph import Port
 from overlap_train.scheduling.models import split_model
 from overlap_train.scheduling.preparing import compile_segments
-from overlap_train.scheduling.segments import choose_segments, merge_layers, piece_shares, worth_cutting
+from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
 from tests.devices import tolerance
 
 CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in another order
@@ -81,15 +78,6 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     data = examples(2, (5, 1100))
     got = computed(split, every(split), data)
     np.testing.assert_allclose(got, model(data, training=False), rtol=1e-4, atol=1e-4)
-
-
-def test_a_device_has_as_much_of_a_layer_as_it_is_fast():
-    platform = Platform((Device("cpu", slots=4), Device("gpu", "gpu")))
-    costs = FixedCosts(lambda layer, device: 1.0 if device.kind == "gpu" else 10.0)
-    layer = split_model(network()).graph.layers[0]
-    few, all_slots = [1, 0.1], [1, 0.1, 0.1, 0.1, 0.1]
-    for pieces, expected in {2: few, 5: all_slots, 6: [0.5, *all_slots[1:], 0.5]}.items():
-        assert piece_shares(layer, platform, costs, pieces) == pytest.approx(expected)
 
 
 def test_what_is_small_or_not_plain_stays_whole():
@@ -163,18 +151,6 @@ def test_what_computes_by_itself_stays_whole():
     assert "conv" in names(split_model(model, cut=equal(3)).graph)
 
 
-def test_calls_of_a_shared_layer_keep_their_names_whether_cut_or_not():
-    """As a head of several levels of a pyramid; only the second level is small."""
-    head = keras.layers.Conv2D(64, 3, padding="same", name="head")
-    levels = [keras.Input((size, size, 64)) for size in (32, 8, 40)]
-    model = keras.Model(levels, [head(level) for level in levels])
-    graph = split_model(model, name="m", cut=equal(2)).graph
-    joins = [name for name in names(graph) if "join" in name or "/" not in name]
-    assert joins == ["head/join", "head#2", "head#3/join"]
-    graph = split_model(model, name="m", cut=lambda layer: [1, 1] if layer == "m/head#3" else []).graph
-    assert names(graph) == ["head", "head#2", "head#3/0", "head#3/1", "head#3/join"]
-
-
 def test_only_layers_that_gain_are_cut():
     model = keras.Sequential([keras.Input((1100,)), *(kl.Dense(1100, name=name) for name in "abc")])
     whole, graph = split_model(model, name="m").graph, split_model(model, name="m", cut=equal(2)).graph
@@ -194,31 +170,6 @@ def test_what_the_profile_shows_to_gain_nothing_is_not_cut():
     """Small enough that no machine's threads are fast enough for it."""
     with MultiModelScheduler({"m": network()}, devices=Platform((Device("CPU:0"),)), cut=16) as scheduler:
         assert scheduler._service.model("m").graph.pieces is None
-
-
-def test_two_workers_run_two_pieces_at_the_same_time():
-    split, met, ended = split_model(network(), cut=equal(2)), threading.Barrier(2), []
-    done = threading.Event()
-
-    def run_of(layer):
-        def run(_inputs):
-            if layer.alone:
-                met.wait(30)  # breaks, and fails the request, unless the other piece comes too
-            return [0] * len(layer.output_bytes)
-
-        return {"cpu": run}
-
-    layers = [replace(layer, runs=run_of(layer)) for layer in split.graph.layers]
-    graph = LayerGraph(layers, split.graph.outputs, input_bytes=split.graph.input_bytes)
-
-    def on_done(_request, _outputs, error):
-        ended.append(error)
-        done.set()
-
-    with Engine(TWO_CORES, "earliest_finish") as engine:
-        engine.start(Request(0, graph, (0,), on_done=on_done))
-        assert done.wait(60)
-    assert ended == [None]
 
 
 @pytest.mark.by_default("cpu_only")

@@ -1,12 +1,10 @@
-"""Where each policy puts a layer, and the optimistic times that the default one looks at."""
-
-from dataclasses import replace
+"""Where each policy puts a layer, and when a device will be free for it."""
 
 import pytest
 
-from overlap_train.scheduling import Device, Platform, Transfer
+from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
 from overlap_train.scheduling.policy import (
     POLICIES,
     Board,
@@ -14,11 +12,16 @@ from overlap_train.scheduling.policy import (
     GpuOnly,
     Paper,
     make_policy,
-    optimistic_costs,
 )
-from tests.scheduling.graphs import job, layer
+from tests.scheduling.graphs import layer
 
 CPU, GPU = Device("cpu", slots=2), Device("gpu", "gpu")
+
+
+def job(device, seconds):
+    """A job of a request of its own."""
+    graph = LayerGraph([layer("a", Port(-1))], [Port(0)])
+    return Job(graph.layers[0], (), 0, Request(0, graph), 0, device, predicted_s=seconds)
 
 
 def test_the_board_expects_a_job_where_a_slot_is_free():
@@ -26,7 +29,7 @@ def test_the_board_expects_a_job_where_a_slot_is_free():
     board = Board(Platform((device,)), FixedCosts(lambda *_: 1.0))
     board.now_s = 10.0
     assert board.free_s(device) == 10.0
-    long, *short = (replace(job(0.0, device), predicted_s=s) for s in (0.4, 0.01, 0.01, 0.01))
+    long, *short = (job(device, seconds) for seconds in (0.4, 0.01, 0.01, 0.01))
     board.expect(device, 0.4)
     board.started(long)
     for number in range(3):
@@ -84,27 +87,3 @@ def test_policies_are_made_by_name():
     assert make_policy("paper") is not make_policy("paper")
     with pytest.raises(ValueError, match=r"policy must be one of .*'cpu_only'"):
         make_policy("fastest")
-
-
-def test_optimistic_times_count_transfers_and_examples_and_are_made_anew_under_another_load():
-    seconds = {"a": (4.0, 1.0), "b": (2.0, 3.0), "c": (1.0, 1.0)}
-    layers = [layer("a", Port(-1), outputs=(10**6,)), layer("b", Port(-1)), layer("c", Port(0), Port(1))]
-    costs = FixedCosts(lambda x, device: seconds[x.name][device.kind == "gpu"])
-    links = {("cpu", "gpu"): Transfer(0.25, 1e6), ("gpu", "cpu"): Transfer(0.5, 1e6)}
-    graph, board = LayerGraph(layers, [Port(2)]), Board(Platform((GPU, Device("cpu")), links), costs)
-    assert board.tails_s(graph, 2.0) == [[2.0, 2.0], [2.0, 2.0], [0.0, 0.0]]
-    assert board.least_s(graph, 2.0) == 4.0 + 2.0  # b on the CPU, and c
-    assert optimistic_costs(graph, board.platform, costs)[0] == [1.0, 1.0]
-    table = board.tails_s(graph, 2.0)
-    costs.version += 1
-    assert board.tails_s(graph, 2.0) is table  # not more than a few times a second
-    board.now_s += 1.0
-    assert board.tails_s(graph, 2.0) is not table
-
-
-def test_where_a_layer_is_to_cross_its_transfer_is_in_the_optimistic_times():
-    layers = [layer("a", Port(-1), outputs=(10**6,)), layer("b", Port(0))]
-    costs = FixedCosts(lambda x, device: 1.0 if (x.name == "a") == (device.kind == "gpu") else 9.0)
-    links = {("gpu", "cpu"): Transfer(0.5, 1e6)}
-    table = optimistic_costs(LayerGraph(layers, [Port(1)]), Platform((CPU, GPU), links), costs, 2.0)
-    assert table == [[2.0, 2.0 + 0.5 + 2.0], [0.0, 0.0]]

@@ -209,26 +209,6 @@ def image(seed, count=1):
     return np.random.default_rng(seed).random((count, 8, 8, 3), "float32")
 
 
-@pytest.mark.parametrize("policy", sorted(POLICIES))
-# Where the others place pieces is tested in policies/.
-@pytest.mark.by_default("paper")
-def test_results_are_the_models_under_every_policy_layer_by_layer(policy, nothing_is_merged):
-    models = {f"m{i}": small_model(i) for i in range(2)}
-    options = {"devices": TWO, "policy": policy, "max_batch": 1}
-    with MultiModelScheduler(models, **options) as scheduler:
-        futures = [(n, i, scheduler.submit(n, image(i, 2))) for i in range(6) for n in models]
-        for name, seed, future in futures:
-            want = models[name](image(seed, 2), training=False)
-            np.testing.assert_allclose(future.result(60), want, atol=CLOSE)
-        statistics = scheduler.statistics()
-    assert sum(model.completed for model in statistics.models.values()) == 12
-    if policy in ("gpu_only", "cpu_only"):
-        idle = "CPU:0" if policy == "gpu_only" else "cpu:0"
-        assert statistics.devices[idle].jobs == 0
-    if policy == "paper":
-        assert statistics.devices["cpu:0"].jobs == 12 * 2
-
-
 class Blocker:
     """A recorder that stops the only worker inside a request until told to go on."""
 

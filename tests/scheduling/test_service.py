@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
+from overlap_train.errors import DeadlineError, QueueFullError, SchedulingError
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.accounts import (
     RunTimes,
@@ -110,40 +110,6 @@ class Scene:
         return self.service.statistics().models["m"]
 
 
-def test_as_many_run_as_may_and_the_next_begins_when_one_has_ended():
-    scene = Scene(max_active=1)
-    futures = [scene.submit(value) for value in (1.0, 2.0)]
-    assert len(scene.engine.started) == 1
-    assert (scene.service.statistics().active, scene.service.statistics().waiting) == (1, 1)
-    scene.engine.end(scene.engine.started[0])
-    assert len(scene.engine.started) == 2
-    scene.engine.end(scene.engine.started[1])
-    assert [future.result(0) for future in futures] == [[[2.0]], [[4.0]]]
-    assert (scene.service.statistics().active, scene.service.statistics().waiting) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("devices", "most"), [((Device("cpu", slots=2),), 4), ((Device("cpu", slots=2), Device("gpu", "gpu")), 6)]
-)
-def test_unless_said_otherwise_twice_as_many_run_as_there_are_slots(devices, most):
-    scene = Scene(devices=devices)
-    for _ in range(9):
-        scene.submit()
-    assert len(scene.engine.started) == most
-
-
-def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
-    scene = Scene(max_active=1, max_batch=4)
-    scene.submit()
-    futures = [scene.submit(2.0, deadline_s=-20.0), scene.submit(3.0, priority=5), scene.submit(4.0)]
-    scene.engine.end(scene.engine.started[0])
-    request = scene.engine.started[1]
-    assert (request.examples, request.priority, request.deadline_s) == (3.0, 5, -20.0)
-    scene.engine.end(request)
-    assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
-    assert scene.counts.batches == 2
-
-
 def test_what_cannot_be_done_in_time_is_refused_at_once_with_the_time_that_it_would_take():
     scene = Scene(max_active=1, run_times=RunTimes({1: 10.0}))
     scene.submit()
@@ -170,17 +136,6 @@ def test_nothing_is_admitted_that_would_make_an_admitted_request_late():
         scene.submit(on_late="reject", within_s=22.0, priority=1)
     assert raised.value.predicted_s == pytest.approx(30.0, abs=0.5), "behind the other"
     scene.submit(on_late="reject", within_s=35.0)
-
-
-def test_what_would_be_late_even_now_is_dropped_when_the_next_run_begins():
-    scene = Scene(max_active=1, run_times=RunTimes({1: 10.0}))
-    scene.submit()
-    late, anyway = (scene.submit(within_s=9.0, on_late=on_late) for on_late in ("drop", "run"))
-    assert isinstance(late.exception(0), DeadlineError)
-    for request in scene.engine.started:
-        scene.engine.end(request)
-    assert anyway.result(0) == [[2.0]]
-    assert (len(scene.engine.started), scene.counts.dropped, scene.counts.failed) == (2, 1, 0)
 
 
 @pytest.mark.parametrize(("seconds_of_two", "joined"), [(11.0, True), (16.0, False)])
@@ -219,19 +174,6 @@ def test_what_fails_before_or_after_the_layers_is_told_too(where):
     scene.engine.fails = None
     scene.submit()
     assert len(scene.engine.started) == (1 if where == "the engine" else 2), "its place is free again"
-
-
-def test_closing_fails_what_waits_and_takes_nothing_more():
-    scene = Scene(max_active=1)
-    scene.submit()
-    waiting = scene.submit()
-    scene.service.close()
-    scene.service.close()
-    assert isinstance(waiting.exception(0), SchedulerClosedError)
-    assert (scene.service.closed, scene.engine.closed) == (True, 2)
-    for late in (scene.submit, lambda: scene.service.model("m"), lambda: scene.service.require_free("n")):
-        with pytest.raises(SchedulerClosedError, match="the scheduler is closed"):
-            late()
 
 
 def ends(kind):

@@ -6,7 +6,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.calls import work_of
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
@@ -19,32 +18,6 @@ CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in anothe
 
 kl = keras.layers
 ONE_CORE = Platform((Device("CPU:0"),))
-
-
-def work_for(layer, *shape, dtype="float32"):
-    x = keras.Input(shape, dtype=dtype)
-    return work_of(layer, [x], [layer(x)])
-
-
-@pytest.mark.parametrize(
-    ("layer", "shape", "kind", "flops"),
-    [
-        (kl.Conv1D(4, 3, padding="same", use_bias=False), (8, 2), "conv", 2 * 8 * 4 * 6),
-        (kl.Conv2DTranspose(4, 2, strides=2, use_bias=False), (3, 3, 2), "conv", 2 * 36 * 4 * 8),
-        (
-            kl.SeparableConv2D(4, 3, padding="same", use_bias=False),
-            (5, 5, 2),
-            "conv",
-            2 * 25 * (9 * 2 + 2 * 4),
-        ),
-        (kl.Dense(4, use_bias=False), (7, 3), "dense", 2 * 7 * 12),
-        (kl.MaxPooling2D(), (4, 4, 3), "other", 12),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, kl.Layer) else None,
-)
-def test_each_kind_of_layer_has_its_operations(layer, shape, kind, flops):
-    work = work_for(layer, *shape)
-    assert (work.kind, work.flops) == (kind, flops)
 
 
 ONES = np.ones((2, 4), "float32")
@@ -265,24 +238,3 @@ def test_what_cannot_be_meant_is_refused_by_name(name, value, error):
 def test_devices_that_tensorflow_lacks_are_refused(devices, error, message):
     with pytest.raises(error, match=message):
         tensorflow_platform(devices)
-
-
-def small():
-    inputs = keras.Input((3,))
-    x = keras.layers.Dense(2, kernel_initializer="ones", name="d")(inputs)
-    return keras.Model(inputs, keras.layers.ReLU()(x))
-
-
-@pytest.mark.parametrize("fold", [False, True])
-def test_folded_weights_are_those_of_the_moment(fold):
-    model = small()
-    split = split_model(model, fold=fold)
-    graph = compile_segments(split, merge_layers(split.graph, [range(2 - fold)]), ONE_CORE)
-    (segment,) = graph.layers
-    run = segment.runs["CPU:0"]
-    assert [(spec.shape.as_list(), spec.dtype) for spec in run.specs] == [([None, 3], tf.float32)]
-    (before,) = run((tf.ones((1, 3)),))
-    model.layers[1].kernel.assign(model.layers[1].kernel * 2.0)
-    (after,) = run((tf.ones((1, 3)),))
-    assert before.numpy().tolist() == [[3.0, 3.0]]
-    assert after.numpy().tolist() == ([[3.0, 3.0]] if fold else [[6.0, 6.0]])
