@@ -1,14 +1,14 @@
 """Threads that run one at a time, in an order that a seed decides, on a clock that the scheduler moves.
 
-A simulated thread has a thread of the system, so that what is local to a thread stays so, but only the one
-that holds the baton runs. It may lose it at each `point`: before each statement of the code under simulation
-(see `points`) and in each operation of a lock, a condition, an event or a future. The clock stands still
-while any thread can run, and then moves to the next deadline. So the same seed gives the same schedule.
+A simulated thread is a greenlet: all run on one thread of the system, which switches between them a hundred
+times faster than Python switches threads, and what is local to a thread is simulated too. The thread that
+runs may have to let another one run at each `point`: before each statement of the code under simulation (see
+`points`) and in each operation of a lock, a condition, an event or a future. The clock stands still while any
+thread can run, and then moves to the next deadline. So the same seed gives the same schedule.
 """
 
 from __future__ import annotations
 
-import _thread
 import concurrent.futures._base as futures
 import functools
 import importlib.util
@@ -17,10 +17,13 @@ import math
 import random
 import sys
 import threading as real_threading
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+import greenlet
 
 _MOST_SWITCHES = 100_000
 _EARLY_S = 0.3  # a deadline this near may pass while other threads could run, as on a busy machine
@@ -47,10 +50,8 @@ class Waiter:
 class Task:
     """A simulated thread, from its start to its end."""
 
-    def __init__(self, thread: Any, weight: int) -> None:
-        self.thread, self.weight = thread, weight
-        self.baton = _thread.allocate_lock()
-        self.baton.acquire()
+    def __init__(self, thread: Any, weight: int, carrier: greenlet.greenlet) -> None:
+        self.thread, self.weight, self.carrier = thread, weight, carrier
         self.waiter: Waiter | None = None
 
 
@@ -83,8 +84,8 @@ class Scheduler:
         self.most_threads = math.inf  # that the system allows to be started
         self.cpu_s = 0.0
         self.tasks: list[Task] = []
-        self.main = self.current = self._new_task(SimpleNamespace(name="MainThread"))
-        self.switches, self.order = 0, []  # the names of the threads that got the baton
+        self.main = self.current = self._new_task(SimpleNamespace(name="MainThread"), greenlet.getcurrent())
+        self.switches, self.order = 0, []  # the names of the threads that ran one after another
         self.error: BaseException | None = None
         self.is_over = False
         self._take_aim()
@@ -154,27 +155,27 @@ class Scheduler:
         """Begin a thread, which runs when it is chosen."""
         self.pause(takes_signals=True)
         carrier = _idle.pop() if _idle else _Carrier()
-        carrier.take(self, self._new_task(thread))
+        carrier.job = self, self._new_task(thread, carrier)
         self.pause(takes_signals=True)
 
-    def end(self, task: Task) -> None:
-        """Give the baton of a thread that has ended to another."""
+    def end(self, task: Task) -> greenlet.greenlet:
+        """Take a thread out that has ended, and return what carries the one that runs next."""
         self.tasks.remove(task)
         self.current = self.main if self.is_over else self._choose()
         self.order.append(self.current.thread.name)
-        self.current.baton.release()
+        return self.current.carrier
 
     def fail(self, error: BaseException) -> None:
         """End the simulation with an error, which the main thread raises."""
         self.error, self.is_over = self.error or error, True
 
-    def _new_task(self, thread: Any) -> Task:
-        task = Task(thread, self.random.choice((1, 1, 8)))
+    def _new_task(self, thread: Any, carrier: greenlet.greenlet) -> Task:
+        task = Task(thread, self.random.choice((1, 1, 8)), carrier)
         self.tasks.append(task)
         return task
 
     def _draw(self) -> None:
-        """Draw how many points the running thread passes before it may lose the baton."""
+        """Draw how many points the running thread passes before it may have to let another one run."""
         global _left
         _left = 1 + int(-math.log(1.0 - self.random.random()) * self._mean)
 
@@ -224,12 +225,10 @@ class Scheduler:
             self.now, late.is_late = max(self.now, late.deadline), True
 
     def _hand_to(self, task: Task) -> None:
-        me = self.current
-        if task is not me:
+        if task is not self.current:
             self.order.append(task.thread.name)
             self.current = task
-            task.baton.release()
-            me.baton.acquire()
+            task.carrier.switch()
 
     def _is_signal_due(self) -> bool:
         first = self.signals[0] if self.signals else None
@@ -252,24 +251,14 @@ class Killed(BaseException):
     """The process has been killed."""
 
 
-class _Carrier:
-    """A thread of the system that runs one simulated thread after another."""
+class _Carrier(greenlet.greenlet):
+    """A greenlet that runs one simulated thread after another."""
 
-    def __init__(self) -> None:
-        self._job: Any = None
-        self._has_job = _thread.allocate_lock()
-        self._has_job.acquire()
-        real_threading.Thread(target=self._run, daemon=True).start()
+    job: Any = None
 
-    def take(self, *job: Any) -> None:
-        self._job = job
-        self._has_job.release()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         while True:
-            self._has_job.acquire()
-            (scheduler, task), self._job = self._job, None
-            task.baton.acquire()
+            (scheduler, task), self.job = self.job, None
             try:
                 if not scheduler.is_over:
                     task.thread.run()
@@ -279,14 +268,15 @@ class _Carrier:
                 scheduler.fail(error)
             task.waiter = None
             _idle.append(self)
-            scheduler.end(task)
+            following = scheduler.end(task)
             del scheduler, task
+            following.switch()
 
 
 _idle: list[_Carrier] = []
 _active: Scheduler | None = None
 _aim: str | None = None  # the function in which the next signal is to come
-_left: float = math.inf  # points that the running thread passes before it may lose the baton
+_left: float = math.inf  # points that the running thread passes before it may have to let another one run
 
 
 def point() -> None:
@@ -413,6 +403,28 @@ class RLock(Lock):
         return self._owner is running().current
 
 
+class Local:
+    """`threading.local`."""
+
+    __slots__ = ("_of_tasks",)
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_of_tasks", weakref.WeakKeyDictionary())
+
+    @property
+    def __dict__(self) -> dict[str, Any]:
+        return self._of_tasks.setdefault(running().current, {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+
+
 class Thread:
     """`threading.Thread`."""
 
@@ -452,7 +464,8 @@ def _simulated_threading() -> Any:
     module: Any = importlib.util.module_from_spec(spec)
     with mock.patch("os.register_at_fork"):  # in a fork its threads would have gone
         spec.loader.exec_module(module)
-    module.Lock = module._allocate_lock = Lock
+    module.Lock, module.local = Lock, Local
+    module._allocate_lock = Lock
     module.RLock, module.Thread, module._time = RLock, Thread, lambda: running().now
     module.current_thread = lambda: running().current.thread
     module.main_thread = lambda: running().main.thread

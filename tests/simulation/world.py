@@ -33,10 +33,11 @@ from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._fit.session import FitSession, Opening
+from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support import signals
 from overlap_train._training.loops import Loop, Pace, StepsDone
-from overlap_train._validation import functions, pool
+from overlap_train._validation import functions, pool, runner
 from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
 from overlap_train._validation.evaluation import ShardResult
 from overlap_train._validation.pending import NamedRunner
@@ -393,6 +394,8 @@ def replace_what_is_compiled() -> None:
         module.stored_values = _stored_values
     pool._report_leak = lambda *_: None  # of a process that has been killed
     functions.Attributes = SimpleNamespace(of=lambda model: "attributes")
+    routes._local = simulated.threading.local()
+    runner.tf = SimpleNamespace(device=contextlib.nullcontext)  # TensorFlow keeps devices by thread
     interrupts.SignalListener = Listener
     interrupts.end_by = _end
     interrupts.os = SimpleNamespace(getpid=lambda: 0, kill=lambda process, number: _send())
