@@ -127,7 +127,8 @@ class Scheduler:
     def pause(self, *, takes_signals: bool) -> None:
         """Let another thread run, or the same one go on."""
         self._draw()
-        self._check()
+        if self.is_over:
+            raise Abandoned
         if takes_signals and self.signals and self.current is self.main:
             self._deliver_signals()
         self._hand_to(self._choose())
@@ -289,14 +290,6 @@ def point() -> None:
         running().pause(takes_signals=True)
 
 
-def _point_of_lock() -> None:
-    """Perhaps let another thread run. A signal that raised here would be Python's own to survive."""
-    global _left
-    _left -= 1
-    if _left <= 0:
-        running().pause(takes_signals=False)
-
-
 def running() -> Scheduler:
     """Return the simulation that is under way."""
     assert _active is not None
@@ -319,14 +312,21 @@ class Lock:
         self._waiters: list[Waiter] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        _point_of_lock()
-        if self._is_locked:
-            scheduler = running()
-            deadline = None if timeout < 0 else scheduler.now + timeout
-            while self._is_locked:
-                if not blocking or not self._wait(scheduler, deadline, takes_signals=self.takes_signals):
-                    return False
+        global _left
+        _left -= 1
+        if _left <= 0:
+            running().pause(takes_signals=False)  # a signal that raised here would be Python's own to survive
+        if self._is_locked and not self._acquire_late(blocking, timeout):
+            return False
         self._is_locked = True
+        return True
+
+    def _acquire_late(self, blocking: bool, timeout: float) -> bool:
+        scheduler = running()
+        deadline = None if timeout < 0 else scheduler.now + timeout
+        while self._is_locked:
+            if not blocking or not self._wait(scheduler, deadline, takes_signals=self.takes_signals):
+                return False
         return True
 
     def _wait(self, scheduler: Scheduler, deadline: float | None, *, takes_signals: bool) -> bool:
@@ -339,13 +339,17 @@ class Lock:
                 self._waiters.remove(waiter)
 
     def release(self) -> None:
+        global _left
         if not self._is_locked:
             raise RuntimeError("release unlocked lock")
         self._is_locked = False
-        for waiter in self._waiters:
-            waiter.woken = True
-        self._waiters.clear()
-        _point_of_lock()
+        if self._waiters:
+            for waiter in self._waiters:
+                waiter.woken = True
+            self._waiters.clear()
+        _left -= 1
+        if _left <= 0:
+            running().pause(takes_signals=False)
 
     def _acquire_restore(self, _: None) -> None:
         """Take the lock again behind a wait; to survive a signal that raises here is Python's own task."""

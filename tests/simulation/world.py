@@ -35,7 +35,7 @@ from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._fit.session import FitSession, Opening
 from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._support import signals
+from overlap_train._support import signals, threads
 from overlap_train._training.loops import Loop, Pace, StepsDone
 from overlap_train._validation import functions, pool, runner
 from overlap_train._validation.backlog import Backlog, StepValidations, deliver_step_validation
@@ -393,6 +393,7 @@ def replace_what_is_compiled() -> None:
     for module in (content, resume):
         module.stored_values = _stored_values
     pool._report_leak = lambda *_: None  # of a process that has been killed
+    threads._CONTEXT = None  # of TensorFlow's threads, which a thread that ends is to leave
     functions.Attributes = SimpleNamespace(of=lambda model: "attributes")
     routes._local = simulated.threading.local()
     runner.tf = SimpleNamespace(device=contextlib.nullcontext)  # TensorFlow keeps devices by thread
