@@ -9,6 +9,7 @@ thread can run, and then moves to the next deadline. So the same seed gives the 
 
 from __future__ import annotations
 
+import builtins
 import concurrent.futures._base as futures
 import functools
 import importlib.util
@@ -18,7 +19,7 @@ import random
 import sys
 import threading as real_threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -93,7 +94,7 @@ class Scheduler:
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function on the main thread, and have the others end behind it."""
-        global _active, _left, _aim
+        global _active, _aim
         _active = self
         try:
             result = function()
@@ -108,7 +109,8 @@ class Scheduler:
             self.is_over = True
             while len(self.tasks) > 1:
                 self._hand_to(next(task for task in self.tasks if task is not self.main))
-            _active, _left, _aim = None, math.inf, None
+            _active, _aim = None, None
+            _let_pass()
 
     def hit(self) -> None:
         """Perhaps have the next signal come: the running thread is in the function that it is meant for."""
@@ -177,8 +179,7 @@ class Scheduler:
 
     def _draw(self) -> None:
         """Draw how many points the running thread passes before it may have to let another one run."""
-        global _left
-        _left = 1 + int(-math.log(1.0 - self.random.random()) * self._mean)
+        _let_pass(int(-math.log(1.0 - self.random.random()) * self._mean))
 
     def _check(self) -> None:
         if self.is_over:
@@ -246,6 +247,7 @@ class Scheduler:
     def _take_aim(self) -> None:
         global _aim
         _aim = self.signals[0] if self.signals and isinstance(self.signals[0], str) else None
+        _show()
 
 
 class Killed(BaseException):
@@ -277,17 +279,31 @@ class _Carrier(greenlet.greenlet):
 _idle: list[_Carrier] = []
 _active: Scheduler | None = None
 _aim: str | None = None  # the function in which the next signal is to come
-_left: float = math.inf  # points that the running thread passes before it may have to let another one run
+_left: Iterable[None]  # an item for each point that the running thread passes before others may run
+
+
+def _let_pass(*count: int) -> None:
+    """Let a number of points pass, or all."""
+    global _left
+    _left = itertools.repeat(None, *count)
+    _show()
+
+
+def _show() -> None:
+    """Have the points of the code under simulation (see `points`) take an item each, or call `point`."""
+    builtins._simulation_left = _left if _aim is None else ()
 
 
 def point() -> None:
-    """Perhaps let another thread run, or a signal come; without effect outside a simulation."""
-    global _left
+    """Perhaps have a signal come, or let another thread run if no item is left."""
     if _aim is not None and sys._getframe(1).f_code.co_name == _aim:
         running().hit()
-    _left -= 1
-    if _left <= 0:
-        running().pause(takes_signals=True)
+    for _ in _left:
+        return
+    running().pause(takes_signals=True)
+
+
+_let_pass()
 
 
 def running() -> Scheduler:
@@ -312,9 +328,9 @@ class Lock:
         self._waiters: list[Waiter] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        global _left
-        _left -= 1
-        if _left <= 0:
+        for _ in _left:
+            break
+        else:
             running().pause(takes_signals=False)  # a signal that raised here would be Python's own to survive
         if self._is_locked and not self._acquire_late(blocking, timeout):
             return False
@@ -339,7 +355,6 @@ class Lock:
                 self._waiters.remove(waiter)
 
     def release(self) -> None:
-        global _left
         if not self._is_locked:
             raise RuntimeError("release unlocked lock")
         self._is_locked = False
@@ -347,8 +362,9 @@ class Lock:
             for waiter in self._waiters:
                 waiter.woken = True
             self._waiters.clear()
-        _left -= 1
-        if _left <= 0:
+        for _ in _left:
+            break
+        else:
             running().pause(takes_signals=False)
 
     def _acquire_restore(self, _: None) -> None:

@@ -396,6 +396,7 @@ def replace_what_is_compiled() -> None:
     threads._CONTEXT = None  # of TensorFlow's threads, which a thread that ends is to leave
     functions.Attributes = SimpleNamespace(of=lambda model: "attributes")
     routes._local = simulated.threading.local()
+    tf.is_tensor = lambda value: False  # which Keras asks about each number of the logs
     runner.tf = SimpleNamespace(device=contextlib.nullcontext)  # TensorFlow keeps devices by thread
     interrupts.SignalListener = Listener
     interrupts.end_by = _end

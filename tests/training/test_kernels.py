@@ -147,7 +147,7 @@ TRAINED = {
 
 @pytest.mark.cpu_only("the fast operations are for CPUs")
 @pytest.mark.parametrize(("make", "data", "plan", "said"), TRAINED.values(), ids=TRAINED)
-@pytest.mark.by_default("sparse gradients")
+@pytest.mark.by_default("sparse gradients", "recurrent")
 def test_training_on_fast_kernels_is_that_of_keras(make, data, plan, said):
     validation = tuple(part[:20] for part in data)
     arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": validation}
