@@ -76,6 +76,7 @@ class Scheduler:
         kill_at: float = math.inf,
     ) -> None:
         self.random = random.Random(seed)
+        self._uniform = self.random.random
         self._mean = self.random.choice((3, 10, 40, 160))  # statements between two switches
         self._hits = self.random.choice((0.05, 0.3))  # of the statements where an aimed signal may come
         self.now = self._begin = 1000.0
@@ -94,7 +95,7 @@ class Scheduler:
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function on the main thread, and have the others end behind it."""
-        global _active, _aim
+        global _active, _aim, _left
         _active = self
         try:
             result = function()
@@ -109,8 +110,8 @@ class Scheduler:
             self.is_over = True
             while len(self.tasks) > 1:
                 self._hand_to(next(task for task in self.tasks if task is not self.main))
-            _active, _aim = None, None
-            _let_pass()
+            _active, _aim, _left = None, None, itertools.repeat(None)
+            _show()
 
     def hit(self) -> None:
         """Perhaps have the next signal come: the running thread is in the function that it is meant for."""
@@ -134,7 +135,8 @@ class Scheduler:
         if takes_signals and self.signals and self.current is self.main:
             self._deliver_signals()
         self._hand_to(self._choose())
-        self._check()
+        if self.is_over:
+            raise Abandoned
 
     def block(self, waiter: Waiter) -> bool:
         """Have the running thread wait; return whether it has been woken before its deadline."""
@@ -179,7 +181,10 @@ class Scheduler:
 
     def _draw(self) -> None:
         """Draw how many points the running thread passes before it may have to let another one run."""
-        _let_pass(int(-math.log(1.0 - self.random.random()) * self._mean))
+        global _left
+        _left = itertools.repeat(None, int(-math.log(1.0 - self._uniform()) * self._mean))
+        if _aim is None:
+            builtins._simulation_left = _left
 
     def _check(self) -> None:
         if self.is_over:
@@ -193,12 +198,12 @@ class Scheduler:
             self.fail(Killed() if killed else Hang("the threads go round and round"))
             return self.main
         ready = self._ready()
-        if not ready or self.random.random() < 0.05:
+        if not ready or self._uniform() < 0.05:
             self._pass_deadline(must=not ready)
             ready = self._ready() or [self.main]
         if len(ready) == 1:
             return ready[0]
-        share = self.random.random() * sum([task.weight for task in ready])
+        share = self._uniform() * sum([task.weight for task in ready])
         for task in ready:
             share -= task.weight
             if share < 0:
@@ -279,14 +284,7 @@ class _Carrier(greenlet.greenlet):
 _idle: list[_Carrier] = []
 _active: Scheduler | None = None
 _aim: str | None = None  # the function in which the next signal is to come
-_left: Iterable[None]  # an item for each point that the running thread passes before others may run
-
-
-def _let_pass(*count: int) -> None:
-    """Let a number of points pass, or all."""
-    global _left
-    _left = itertools.repeat(None, *count)
-    _show()
+_left: Iterable[None] = itertools.repeat(None)  # an item for each point that the running thread may pass
 
 
 def _show() -> None:
@@ -303,7 +301,7 @@ def point() -> None:
     running().pause(takes_signals=True)
 
 
-_let_pass()
+_show()
 
 
 def running() -> Scheduler:
@@ -392,9 +390,9 @@ class RLock(Lock):
         self._count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = running().current
+        me = _active.current
         if self._owner is not me:
-            if not super().acquire(blocking, timeout):
+            if not Lock.acquire(self, blocking, timeout):
                 return False
             self._owner = me
         self._count += 1
@@ -403,16 +401,16 @@ class RLock(Lock):
     __enter__ = acquire
 
     def release(self) -> None:
-        if not self._is_owned():
+        if self._owner is not _active.current:
             raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
         if not self._count:
             self._owner = None
-            super().release()
+            Lock.release(self)
 
     def _release_save(self) -> int:
         count, self._count, self._owner = self._count, 0, None
-        super().release()
+        Lock.release(self)
         return count
 
     def _acquire_restore(self, count: int) -> None:
@@ -420,7 +418,7 @@ class RLock(Lock):
         self._count = count
 
     def _is_owned(self) -> bool:
-        return self._owner is running().current
+        return self._owner is _active.current
 
 
 class Local:
@@ -486,6 +484,8 @@ def _simulated_threading() -> Any:
         spec.loader.exec_module(module)
     module.Lock, module.local = Lock, Local
     module._allocate_lock = Lock
+    module.Condition.__enter__ = lambda self: self.acquire()  # its lock's own
+    module.Condition.__exit__ = lambda self, *_: self.release()
     module.RLock, module.Thread, module._time = RLock, Thread, lambda: running().now
     module.current_thread = lambda: running().current.thread
     module.main_thread = lambda: running().main.thread
