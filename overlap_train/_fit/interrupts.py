@@ -57,7 +57,7 @@ class Interrupts:
         self._passes_on = passes_on
         self._previous: dict[int, Any] = {}
         self._error: BaseException | None = None
-        self._over = self._is_killed = False
+        self._over = False
         self._is_ending = not insists
         self._listener: SignalListener | None = None
         self._outer: Interrupts | None = None  # of a fit that is in a callback, which calls this one
@@ -88,13 +88,7 @@ class Interrupts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._over = True
-        if self._listener is not None:
-            self._listener.__exit__()
-        for number, handler in self._previous.items():
-            if signal.getsignal(number) == self._handle:
-                signal.signal(number, handler)
-        signals_module.unregister(self.in_child)
+        self._end()
         error, self._error = self._error, None
         if error is not None and kind is None:
             raise error
@@ -102,6 +96,17 @@ class Interrupts:
             number = signal.Signals[self._received]
             if signal.getsignal(number) == signal.SIG_DFL:
                 os.kill(os.getpid(), number)
+
+    def _end(self) -> None:
+        """Hears no more signals, and puts back the handlers of before. Idempotent."""
+        self._over = True
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.__exit__()
+        for number, handler in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, handler)
+        signals_module.unregister(self.in_child)
 
     def heed(self) -> None:
         """Notes that the fit begins to end, because of the first signal."""
@@ -143,7 +148,7 @@ class Interrupts:
         if self._received is not None:
             if name == self._received == "SIGTERM" and time.monotonic() < self._received_s + _TOGETHER_S:
                 return
-            self._is_killed = True
+            self._end()  # what is raised may cut short the way to `__exit__`
             error, self._error = self._error, None
             raise error if error is not None else KeyboardInterrupt(f"{self._received}, then {name}")
         handler: Any = self._previous.get(number)
@@ -181,7 +186,7 @@ class Interrupts:
                 self._is_repeated = self._signal != 0
                 self._signal, self._signal_s, self._act_s = number, now_s, now_s + _PATIENCE_S
                 self._usage = now_s, time.process_time()
-        if self._over or self._is_killed or (self._is_ending and not self._is_repeated):
+        if self._over or (self._is_ending and not self._is_repeated):
             self._act_s = math.inf
         elif max(self._act_s, self._busy_until_s) <= now_s:
             self._act_s = math.inf if self._insist(self._signal) else now_s + 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import threading
 
 import keras
 import pytest
@@ -75,6 +76,17 @@ def test_a_second_signal_ends_at_once(number, together_s, ended, handlers, monke
     with at_once if ended == "failed" else contextlib.nullcontext():
         fit(trainer, Signal(0, number, number))
     assert trainer.ended == ended
+
+
+def test_a_second_signal_puts_the_handlers_back_before_it_raises(handlers):
+    """What it raises may cut short the way to `__exit__`."""
+    heard = interrupts.Interrupts().__enter__()
+    signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt, match="SIGINT, then SIGINT"):
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert not any(thread.name == "signals" for thread in threading.enumerate())
+    heard.__exit__(None)
 
 
 class Nests(keras.callbacks.Callback):

@@ -1,14 +1,15 @@
 """Threads that run one at a time, in an order that a seed decides, on a clock that the scheduler moves.
 
-A simulated thread has a thread of the system, so that what is local to a thread stays so, but only the one
-that holds the baton runs. It may lose it at each `point`: before each statement of the code under simulation
-(see `points`) and in each operation of a lock, a condition, an event or a future. The clock stands still
-while any thread can run, and then moves to the next deadline. So the same seed gives the same schedule.
+A simulated thread is a greenlet: all run on one thread of the system, which switches between them a hundred
+times faster than Python switches threads, and what is local to a thread is simulated too. The thread that
+runs may have to let another one run at each `point`: before each statement of the code under simulation (see
+`points`) and in each operation of a lock, a condition, an event or a future. The clock stands still while any
+thread can run, and then moves to the next deadline. So the same seed gives the same schedule.
 """
 
 from __future__ import annotations
 
-import _thread
+import builtins
 import concurrent.futures._base as futures
 import functools
 import importlib.util
@@ -17,10 +18,13 @@ import math
 import random
 import sys
 import threading as real_threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
+
+import greenlet
 
 _MOST_SWITCHES = 100_000
 _EARLY_S = 0.3  # a deadline this near may pass while other threads could run, as on a busy machine
@@ -47,10 +51,8 @@ class Waiter:
 class Task:
     """A simulated thread, from its start to its end."""
 
-    def __init__(self, thread: Any, weight: int) -> None:
-        self.thread, self.weight = thread, weight
-        self.baton = _thread.allocate_lock()
-        self.baton.acquire()
+    def __init__(self, thread: Any, weight: int, carrier: greenlet.greenlet) -> None:
+        self.thread, self.weight, self.carrier = thread, weight, carrier
         self.waiter: Waiter | None = None
 
 
@@ -74,6 +76,7 @@ class Scheduler:
         kill_at: float = math.inf,
     ) -> None:
         self.random = random.Random(seed)
+        self._uniform = self.random.random
         self._mean = self.random.choice((3, 10, 40, 160))  # statements between two switches
         self._hits = self.random.choice((0.05, 0.3))  # of the statements where an aimed signal may come
         self.now = self._begin = 1000.0
@@ -83,8 +86,8 @@ class Scheduler:
         self.most_threads = math.inf  # that the system allows to be started
         self.cpu_s = 0.0
         self.tasks: list[Task] = []
-        self.main = self.current = self._new_task(SimpleNamespace(name="MainThread"))
-        self.switches, self.order = 0, []  # the names of the threads that got the baton
+        self.main = self.current = self._new_task(SimpleNamespace(name="MainThread"), greenlet.getcurrent())
+        self.switches, self.order = 0, []  # the names of the threads that ran one after another
         self.error: BaseException | None = None
         self.is_over = False
         self._take_aim()
@@ -92,7 +95,7 @@ class Scheduler:
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call a function on the main thread, and have the others end behind it."""
-        global _active, _left, _aim
+        global _active, _aim, _left
         _active = self
         try:
             result = function()
@@ -107,7 +110,8 @@ class Scheduler:
             self.is_over = True
             while len(self.tasks) > 1:
                 self._hand_to(next(task for task in self.tasks if task is not self.main))
-            _active, _left, _aim = None, math.inf, None
+            _active, _aim, _left = None, None, itertools.repeat(None)
+            _show()
 
     def hit(self) -> None:
         """Perhaps have the next signal come: the running thread is in the function that it is meant for."""
@@ -126,11 +130,13 @@ class Scheduler:
     def pause(self, *, takes_signals: bool) -> None:
         """Let another thread run, or the same one go on."""
         self._draw()
-        self._check()
+        if self.is_over:
+            raise Abandoned
         if takes_signals and self.signals and self.current is self.main:
             self._deliver_signals()
         self._hand_to(self._choose())
-        self._check()
+        if self.is_over:
+            raise Abandoned
 
     def block(self, waiter: Waiter) -> bool:
         """Have the running thread wait; return whether it has been woken before its deadline."""
@@ -154,29 +160,31 @@ class Scheduler:
         """Begin a thread, which runs when it is chosen."""
         self.pause(takes_signals=True)
         carrier = _idle.pop() if _idle else _Carrier()
-        carrier.take(self, self._new_task(thread))
+        carrier.job = self, self._new_task(thread, carrier)
         self.pause(takes_signals=True)
 
-    def end(self, task: Task) -> None:
-        """Give the baton of a thread that has ended to another."""
+    def end(self, task: Task) -> greenlet.greenlet:
+        """Take a thread out that has ended, and return what carries the one that runs next."""
         self.tasks.remove(task)
         self.current = self.main if self.is_over else self._choose()
         self.order.append(self.current.thread.name)
-        self.current.baton.release()
+        return self.current.carrier
 
     def fail(self, error: BaseException) -> None:
         """End the simulation with an error, which the main thread raises."""
         self.error, self.is_over = self.error or error, True
 
-    def _new_task(self, thread: Any) -> Task:
-        task = Task(thread, self.random.choice((1, 1, 8)))
+    def _new_task(self, thread: Any, carrier: greenlet.greenlet) -> Task:
+        task = Task(thread, self.random.choice((1, 1, 8)), carrier)
         self.tasks.append(task)
         return task
 
     def _draw(self) -> None:
-        """Draw how many points the running thread passes before it may lose the baton."""
+        """Draw how many points the running thread passes before it may have to let another one run."""
         global _left
-        _left = 1 + int(-math.log(1.0 - self.random.random()) * self._mean)
+        _left = itertools.repeat(None, int(-math.log(1.0 - self._uniform()) * self._mean))
+        if _aim is None:
+            builtins._simulation_left = _left
 
     def _check(self) -> None:
         if self.is_over:
@@ -190,12 +198,12 @@ class Scheduler:
             self.fail(Killed() if killed else Hang("the threads go round and round"))
             return self.main
         ready = self._ready()
-        if not ready or self.random.random() < 0.05:
+        if not ready or self._uniform() < 0.05:
             self._pass_deadline(must=not ready)
             ready = self._ready() or [self.main]
         if len(ready) == 1:
             return ready[0]
-        share = self.random.random() * sum([task.weight for task in ready])
+        share = self._uniform() * sum([task.weight for task in ready])
         for task in ready:
             share -= task.weight
             if share < 0:
@@ -224,12 +232,10 @@ class Scheduler:
             self.now, late.is_late = max(self.now, late.deadline), True
 
     def _hand_to(self, task: Task) -> None:
-        me = self.current
-        if task is not me:
+        if task is not self.current:
             self.order.append(task.thread.name)
             self.current = task
-            task.baton.release()
-            me.baton.acquire()
+            task.carrier.switch()
 
     def _is_signal_due(self) -> bool:
         first = self.signals[0] if self.signals else None
@@ -246,30 +252,21 @@ class Scheduler:
     def _take_aim(self) -> None:
         global _aim
         _aim = self.signals[0] if self.signals and isinstance(self.signals[0], str) else None
+        _show()
 
 
 class Killed(BaseException):
     """The process has been killed."""
 
 
-class _Carrier:
-    """A thread of the system that runs one simulated thread after another."""
+class _Carrier(greenlet.greenlet):
+    """A greenlet that runs one simulated thread after another."""
 
-    def __init__(self) -> None:
-        self._job: Any = None
-        self._has_job = _thread.allocate_lock()
-        self._has_job.acquire()
-        real_threading.Thread(target=self._run, daemon=True).start()
+    job: Any = None
 
-    def take(self, *job: Any) -> None:
-        self._job = job
-        self._has_job.release()
-
-    def _run(self) -> None:
+    def run(self) -> None:
         while True:
-            self._has_job.acquire()
-            (scheduler, task), self._job = self._job, None
-            task.baton.acquire()
+            (scheduler, task), self.job = self.job, None
             try:
                 if not scheduler.is_over:
                     task.thread.run()
@@ -279,32 +276,32 @@ class _Carrier:
                 scheduler.fail(error)
             task.waiter = None
             _idle.append(self)
-            scheduler.end(task)
+            following = scheduler.end(task)
             del scheduler, task
+            following.switch()
 
 
 _idle: list[_Carrier] = []
 _active: Scheduler | None = None
 _aim: str | None = None  # the function in which the next signal is to come
-_left: float = math.inf  # points that the running thread passes before it may lose the baton
+_left: Iterable[None] = itertools.repeat(None)  # an item for each point that the running thread may pass
+
+
+def _show() -> None:
+    """Have the points of the code under simulation (see `points`) take an item each, or call `point`."""
+    builtins._simulation_left = _left if _aim is None else ()
 
 
 def point() -> None:
-    """Perhaps let another thread run, or a signal come; without effect outside a simulation."""
-    global _left
+    """Perhaps have a signal come, or let another thread run if no item is left."""
     if _aim is not None and sys._getframe(1).f_code.co_name == _aim:
         running().hit()
-    _left -= 1
-    if _left <= 0:
-        running().pause(takes_signals=True)
+    for _ in _left:
+        return
+    running().pause(takes_signals=True)
 
 
-def _point_of_lock() -> None:
-    """Perhaps let another thread run. A signal that raised here would be Python's own to survive."""
-    global _left
-    _left -= 1
-    if _left <= 0:
-        running().pause(takes_signals=False)
+_show()
 
 
 def running() -> Scheduler:
@@ -329,14 +326,21 @@ class Lock:
         self._waiters: list[Waiter] = []
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        _point_of_lock()
-        if self._is_locked:
-            scheduler = running()
-            deadline = None if timeout < 0 else scheduler.now + timeout
-            while self._is_locked:
-                if not blocking or not self._wait(scheduler, deadline, takes_signals=self.takes_signals):
-                    return False
+        for _ in _left:
+            break
+        else:
+            running().pause(takes_signals=False)  # a signal that raised here would be Python's own to survive
+        if self._is_locked and not self._acquire_late(blocking, timeout):
+            return False
         self._is_locked = True
+        return True
+
+    def _acquire_late(self, blocking: bool, timeout: float) -> bool:
+        scheduler = running()
+        deadline = None if timeout < 0 else scheduler.now + timeout
+        while self._is_locked:
+            if not blocking or not self._wait(scheduler, deadline, takes_signals=self.takes_signals):
+                return False
         return True
 
     def _wait(self, scheduler: Scheduler, deadline: float | None, *, takes_signals: bool) -> bool:
@@ -352,10 +356,14 @@ class Lock:
         if not self._is_locked:
             raise RuntimeError("release unlocked lock")
         self._is_locked = False
-        for waiter in self._waiters:
-            waiter.woken = True
-        self._waiters.clear()
-        _point_of_lock()
+        if self._waiters:
+            for waiter in self._waiters:
+                waiter.woken = True
+            self._waiters.clear()
+        for _ in _left:
+            break
+        else:
+            running().pause(takes_signals=False)
 
     def _acquire_restore(self, _: None) -> None:
         """Take the lock again behind a wait; to survive a signal that raises here is Python's own task."""
@@ -382,9 +390,9 @@ class RLock(Lock):
         self._count = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me = running().current
+        me = _active.current
         if self._owner is not me:
-            if not super().acquire(blocking, timeout):
+            if not Lock.acquire(self, blocking, timeout):
                 return False
             self._owner = me
         self._count += 1
@@ -393,16 +401,16 @@ class RLock(Lock):
     __enter__ = acquire
 
     def release(self) -> None:
-        if not self._is_owned():
+        if self._owner is not _active.current:
             raise RuntimeError("cannot release un-acquired lock")
         self._count -= 1
         if not self._count:
             self._owner = None
-            super().release()
+            Lock.release(self)
 
     def _release_save(self) -> int:
         count, self._count, self._owner = self._count, 0, None
-        super().release()
+        Lock.release(self)
         return count
 
     def _acquire_restore(self, count: int) -> None:
@@ -410,7 +418,29 @@ class RLock(Lock):
         self._count = count
 
     def _is_owned(self) -> bool:
-        return self._owner is running().current
+        return self._owner is _active.current
+
+
+class Local:
+    """`threading.local`."""
+
+    __slots__ = ("_of_tasks",)
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "_of_tasks", weakref.WeakKeyDictionary())
+
+    @property
+    def __dict__(self) -> dict[str, Any]:
+        return self._of_tasks.setdefault(running().current, {})
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
 
 
 class Thread:
@@ -452,7 +482,10 @@ def _simulated_threading() -> Any:
     module: Any = importlib.util.module_from_spec(spec)
     with mock.patch("os.register_at_fork"):  # in a fork its threads would have gone
         spec.loader.exec_module(module)
-    module.Lock = module._allocate_lock = Lock
+    module.Lock, module.local = Lock, Local
+    module._allocate_lock = Lock
+    module.Condition.__enter__ = lambda self: self.acquire()  # its lock's own
+    module.Condition.__exit__ = lambda self, *_: self.release()
     module.RLock, module.Thread, module._time = RLock, Thread, lambda: running().now
     module.current_thread = lambda: running().current.thread
     module.main_thread = lambda: running().main.thread

@@ -33,10 +33,11 @@ from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._fit.session import FitSession, Opening
+from overlap_train._keras import routes
 from overlap_train._snapshot import ModelState, Snapshot
-from overlap_train._support import signals
+from overlap_train._support import signals, threads
 from overlap_train._training.loops import Loop, Pace, StepsDone
-from overlap_train._validation import functions, pool
+from overlap_train._validation import functions, pool, runner
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.evaluation import ShardResult
 from overlap_train._validation.pending import NamedRunner
@@ -393,7 +394,11 @@ def replace_what_is_compiled() -> None:
     for module in (content, resume):
         module.stored_values = _stored_values
     pool._report_leak = lambda *_: None  # of a process that has been killed
+    threads._CONTEXT = None  # of TensorFlow's threads, which a thread that ends is to leave
     functions.Attributes = SimpleNamespace(of=lambda model: "attributes")
+    routes._local = simulated.threading.local()
+    tf.is_tensor = lambda value: False  # which Keras asks about each number of the logs
+    runner.tf = SimpleNamespace(device=contextlib.nullcontext)  # TensorFlow keeps devices by thread
     interrupts.SignalListener = Listener
     interrupts.end_by = _end
     interrupts.os = SimpleNamespace(getpid=lambda: 0, kill=lambda process, number: _send())

@@ -45,7 +45,7 @@ def expected():
     return model
 
 
-@pytest.mark.by_default("plan1")
+@pytest.mark.by_default("plan1", "plan2")
 @pytest.mark.parametrize(
     "plan",
     [
