@@ -183,15 +183,34 @@ def _tensorflow(models: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, 
     return {name: [function(model)] for name, model in models.items()}
 
 
+def _as_saved_model(model: Any, folder: Path) -> Path:
+    model.export(folder, format="tf_saved_model", verbose=False)
+    return folder
+
+
+def _as_onnx(model: Any, folder: Path) -> Path:
+    """With the weights in files of their own; in one file, tf2onnx takes more than 16 GiB for VGG16."""
+    import tensorflow as tf
+    import tf2onnx
+
+    for name, value in {"object": object, "product": np.prod}.items():  # of NumPy 1
+        if not hasattr(np, name):
+            setattr(np, name, value)
+    spec = tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)
+    call = tf.function(lambda x: model(x, training=False), autograph=False)
+    network, weights = tf2onnx.convert.from_function(call, [spec], opset=17, large_model=True)
+    folder.mkdir()
+    for file, content in weights.name_to_tensor_data.items():
+        (folder / file).write_bytes(content)
+    (folder / "model.onnx").write_bytes(network.SerializeToString())
+    return folder / "model.onnx"
+
+
 @contextlib.contextmanager
-def _exported(models: Mapping[str, Any], kind: str) -> Iterator[dict[str, str]]:
-    """Each model in a file that another runtime reads."""
+def _exported(models: Mapping[str, Any], export: Callable[[Any, Path], Path]) -> Iterator[dict[str, Path]]:
+    """Each model in files that another runtime reads."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = {name: f"{folder}/{name}{'.onnx' if kind == 'onnx' else ''}" for name in models}
-        for name, model in models.items():
-            model(np.zeros((1, *model.input_shape[1:]), np.float32))  # its ONNX is traced from a call
-            model.export(paths[name], format=kind, verbose=False)
-        yield paths
+        yield {name: export(model, Path(folder, name)) for name, model in models.items()}
 
 
 def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
@@ -200,7 +219,7 @@ def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
     core, batched = openvino.Core(), name.endswith("_batched")
     streams = 1 if batched else available_cores()
     config = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": str(streams)}
-    with _exported(models, "tf_saved_model") as paths:
+    with _exported(models, _as_saved_model) as paths:
         compiled = {
             key: core.compile_model(openvino.convert_model(path), "CPU", config)
             for key, path in paths.items()
@@ -220,7 +239,7 @@ def _onnxruntime(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
 
     options, batched = onnxruntime.SessionOptions(), name.endswith("_batched")
     options.intra_op_num_threads = 1 if batched else available_cores()
-    with _exported(models, "onnx") as paths:
+    with _exported(models, _as_onnx) as paths:
         sessions = {
             key: onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
             for key, path in paths.items()
