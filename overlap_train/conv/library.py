@@ -7,12 +7,13 @@ are too rare for their speed to matter.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -137,6 +138,7 @@ class _State:
     instruction_set: str = ""
     has_cuda: bool = False
     helps_accepted: Callable[[], int] = lambda: 0
+    count_runs: Callable[[int], Any] = lambda change: None
     failure: NativeUnavailableError | None = None
     warned: bool = False
 
@@ -206,6 +208,7 @@ def _adopt(path: Path) -> None:
         ) from error
     _state.instruction_set = instruction_set
     _state.helps_accepted = handle.overlap_conv_helps_accepted
+    _state.count_runs = handle.overlap_conv_count_runs
     _state.has_cuda = hasattr(handle, "overlap_conv_forward_cuda")
     register_gradients(operations)  # before any thread can use an operation
     _state.operations = operations
@@ -263,3 +266,14 @@ def warn_unavailable_once() -> None:
 def helps_accepted() -> int:
     """Return how often an idle thread has helped a convolution in this process. Any thread."""
     return _state.helps_accepted()
+
+
+@contextlib.contextmanager
+def run_of_its_own() -> Iterator[None]:
+    """Count a run of a network: while there is one for each core, no thread helps another's. Any thread."""
+    count_runs = _state.count_runs
+    count_runs(1)
+    try:
+        yield
+    finally:
+        count_runs(-1)

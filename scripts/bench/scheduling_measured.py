@@ -31,7 +31,7 @@ from scripts.bench.children import ENDS_WITH_PARENT
 CONTENDERS = {
     "thread_each": "a thread for each network, tf.function, TensorFlow's default threads",
     "thread_each_batched": "the same, each thread taking up to four of its requests at a time",
-    "openvino": "OpenVINO f32, an AsyncInferQueue for each network, a stream for each core",
+    "openvino": "OpenVINO f32, for each network a stream and a thread for each core",
     "openvino_batched": "OpenVINO f32, a thread for each network, each taking up to four of its requests",
     "onnxruntime": "ONNX Runtime, a session and a thread for each network, all cores for each call",
     "onnxruntime_batched": "ONNX Runtime, one core for each call, each thread taking up to four requests",
@@ -81,10 +81,11 @@ def measure(
     Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity, and the workload of a
     file in Band's format.
     """
-    children = {name: _start(name, size, requests) for name in contenders if available(name)}
+    children: dict[str, subprocess.Popen[str]] = {}
     try:
-        for child in children.values():
-            _read(child)
+        for name in filter(available, contenders):
+            children[name] = _start(name, size, requests)
+            _read(children[name])  # one by one, as what a busy machine measures is no ground to choose by
         rows: dict[str, list[dict[str, Any]]] = {name: [] for name in children}
         for _ in range(repeats):
             for name, child in children.items():
@@ -146,13 +147,14 @@ def _read(child: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 class _Threads:
-    """A thread for each network, which takes its waiting requests in batches."""
+    """A thread for each of a network's functions, which takes its waiting requests in batches."""
 
-    def __init__(self, runs: Mapping[str, Callable[[Any], Any]], image: Any, batch: int) -> None:
+    def __init__(self, runs: Mapping[str, Sequence[Callable[[Any], Any]]], image: Any, batch: int) -> None:
         self._image, self._batch = image, batch
         self._queues: dict[str, queue.SimpleQueue[Future[Any]]] = {name: queue.SimpleQueue() for name in runs}
-        for name, run in runs.items():
-            threading.Thread(target=self._work, args=(self._queues[name], run), daemon=True).start()
+        for name, functions in runs.items():
+            for run in functions:
+                threading.Thread(target=self._work, args=(self._queues[name], run), daemon=True).start()
 
     def submit(self, name: str) -> Future[Any]:
         future: Future[Any] = Future()
@@ -170,7 +172,7 @@ class _Threads:
                 future.set_result(row[None])
 
 
-def _tensorflow(models: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Callable[[Any], Any]]:
+def _tensorflow(models: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, list[Callable[[Any], Any]]]:
     import tensorflow as tf
 
     def function(model: Any) -> Callable[[Any], Any]:
@@ -178,18 +180,37 @@ def _tensorflow(models: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, 
         traced = tf.function(lambda x: model(x, training=False), autograph=False).get_concrete_function(spec)
         return lambda x: traced(tf.constant(x)).numpy()
 
-    return {name: function(model) for name, model in models.items()}
+    return {name: [function(model)] for name, model in models.items()}
+
+
+def _as_saved_model(model: Any, folder: Path) -> Path:
+    model.export(folder, format="tf_saved_model", verbose=False)
+    return folder
+
+
+def _as_onnx(model: Any, folder: Path) -> Path:
+    """With the weights in files of their own; in one file, tf2onnx takes more than 16 GiB for VGG16."""
+    import tensorflow as tf
+    import tf2onnx
+
+    for name, value in {"object": object, "product": np.prod}.items():  # of NumPy 1
+        if not hasattr(np, name):
+            setattr(np, name, value)
+    spec = tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)
+    call = tf.function(lambda x: model(x, training=False), autograph=False)
+    network, weights = tf2onnx.convert.from_function(call, [spec], opset=17, large_model=True)
+    folder.mkdir()
+    for file, content in weights.name_to_tensor_data.items():
+        (folder / file).write_bytes(content)
+    (folder / "model.onnx").write_bytes(network.SerializeToString())
+    return folder / "model.onnx"
 
 
 @contextlib.contextmanager
-def _exported(models: Mapping[str, Any], kind: str) -> Iterator[dict[str, str]]:
-    """Each model in a file that another runtime reads."""
+def _exported(models: Mapping[str, Any], export: Callable[[Any, Path], Path]) -> Iterator[dict[str, Path]]:
+    """Each model in files that another runtime reads."""
     with tempfile.TemporaryDirectory() as folder:
-        paths = {name: f"{folder}/{name}{'.onnx' if kind == 'onnx' else ''}" for name in models}
-        for name, model in models.items():
-            model(np.zeros((1, *model.input_shape[1:]), np.float32))  # its ONNX is traced from a call
-            model.export(paths[name], format=kind, verbose=False)
-        yield paths
+        yield {name: export(model, Path(folder, name)) for name, model in models.items()}
 
 
 def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
@@ -198,33 +219,19 @@ def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
     core, batched = openvino.Core(), name.endswith("_batched")
     streams = 1 if batched else available_cores()
     config = {"INFERENCE_PRECISION_HINT": "f32", "NUM_STREAMS": str(streams)}
-    with _exported(models, "tf_saved_model") as paths:
+    with _exported(models, _as_saved_model) as paths:
         compiled = {
             key: core.compile_model(openvino.convert_model(path), "CPU", config)
             for key, path in paths.items()
         }
-    if batched:
-        runs = {key: lambda x, network=network: network(x)[0] for key, network in compiled.items()}
-        return _Threads(runs, image, _MAX_BATCH).submit
-    queues = {key: openvino.AsyncInferQueue(network, streams) for key, network in compiled.items()}
-    for jobs in queues.values():
-        jobs.set_callback(lambda request, future: future.set_result(request.get_output_tensor(0).data.copy()))
-    # `start_async` blocks while all streams are taken, which an arrival must not.
-    starters: dict[str, queue.SimpleQueue[Any]] = {key: queue.SimpleQueue() for key in queues}
 
-    def start(key: str) -> None:
-        while True:
-            queues[key].start_async({0: image}, starters[key].get())
+    def run_of(network: Any) -> Callable[[Any], Any]:
+        request = network.create_infer_request()
+        return lambda x: request.infer({0: x}, share_inputs=True)[0]
 
-    for key in queues:
-        threading.Thread(target=start, args=(key,), daemon=True).start()
-
-    def submit(key: str) -> Future[Any]:
-        future: Future[Any] = Future()
-        starters[key].put(future)
-        return future
-
-    return submit
+    # With four networks, copies into requests and queues started from several threads come to a standstill.
+    runs = {key: [run_of(network) for _ in range(streams)] for key, network in compiled.items()}
+    return _Threads(runs, image, _MAX_BATCH if batched else 1).submit
 
 
 def _onnxruntime(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
@@ -232,7 +239,7 @@ def _onnxruntime(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
 
     options, batched = onnxruntime.SessionOptions(), name.endswith("_batched")
     options.intra_op_num_threads = 1 if batched else available_cores()
-    with _exported(models, "onnx") as paths:
+    with _exported(models, _as_onnx) as paths:
         sessions = {
             key: onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
             for key, path in paths.items()
@@ -242,7 +249,7 @@ def _onnxruntime(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
         name = session.get_inputs()[0].name
         return lambda x: session.run(None, {name: x})[0]
 
-    runs = {key: runs_of(session) for key, session in sessions.items()}
+    runs = {key: [runs_of(session)] for key, session in sessions.items()}
     return _Threads(runs, image, _MAX_BATCH if batched else 1).submit
 
 

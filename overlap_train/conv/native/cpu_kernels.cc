@@ -201,3 +201,8 @@ extern "C" __attribute__((visibility("default"))) const char* overlap_conv_instr
 extern "C" __attribute__((visibility("default"))) std::int64_t overlap_conv_helps_accepted() {
   return overlap_train::conv::HelpsAccepted().load(std::memory_order_relaxed);
 }
+
+// For library.py: a run of a network begins (1) or ends (-1).
+extern "C" __attribute__((visibility("default"))) void overlap_conv_count_runs(int change) {
+  overlap_train::conv::Runs().fetch_add(change, std::memory_order_relaxed);
+}

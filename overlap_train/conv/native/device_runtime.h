@@ -38,6 +38,12 @@ inline std::atomic<std::int64_t>& HelpsAccepted() {
   return count;
 }
 
+// How many runs of networks a scheduler has going, in this process.
+inline std::atomic<int>& Runs() {
+  static std::atomic<int> count(0);
+  return count;
+}
+
 // The threads of one call of one operation: the intra-op pool, or where that has one thread only, the caller
 // and those of the threads that run operations which have none to run.
 class DeviceRuntime final : public Runtime {
@@ -51,7 +57,9 @@ class DeviceRuntime final : public Runtime {
   int workers() const override { return pool_.num_threads + helpers_; }
 
   void Parallel(Body& body) override {
-    if (helpers_ > 0) {
+    if (helpers_ > 0 && Runs().load(std::memory_order_relaxed) > helpers_) {
+      body.Run(0);  // each core has a run of its own, whose data would leave its cache for this one's
+    } else if (helpers_ > 0) {
       Offer(body);
     } else {
       Distribute(body);
