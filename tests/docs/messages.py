@@ -43,6 +43,7 @@ _NOT_SHOWN = (
     # What a reason names, whose kind has its section.
     ("_data/pipeline.py", "a lookup table"),
     ("_data/pipeline.py", "an iterator, a queue or a captured dataset"),
+    ("_fit/draws.py", "a table, an iterator, a queue or a captured dataset"),
     ("_fit/build.py", "validating in step with the training"),
     ("_fit/build.py", "on another host"),
     ("_fit/build.py", "the model's test function"),
