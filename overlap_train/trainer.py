@@ -99,9 +99,7 @@ class Trainer:
         """
         imports.require_tensorflow()
         keras_models.require_model(model)
-        alone = strategy is None and not tf.distribute.has_strategy()
-        alone = alone and model.distribute_strategy is tf.distribute.get_strategy()  # the default one
-        self.replicas = None if alone else find_strategy(model, strategy)
+        self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
