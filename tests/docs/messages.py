@@ -57,6 +57,7 @@ _NOT_SHOWN = (
     ("records.py", "timeline of overlap_train"),
     ("_fit/lag.py", "the training step"),
     ("_inspection/effects.py", ""),
+    ("_inspection/tables.py", ""),
     ("_keras/training.py", "makes its test function itself"),
     ("_keras/training.py", "keras.Model.evaluate is that of"),
     ("_keras/training.py", "has an evaluate of its own"),

@@ -133,6 +133,7 @@ def noisy():
 IN_STEP = {
     "batches are listened to": {"callbacks": lambda: [Listens()]},
     "drawn anew": {"validation_data": noisy()},
+    "of unknown length": {"validation_data": dataset().filter(lambda *_: True), "validation_steps": 3},
 }
 
 
