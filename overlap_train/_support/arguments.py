@@ -126,7 +126,9 @@ def require_items(
 ) -> tuple[T, ...]:
     """Return the items of a collection if each is of a kind, or raise TypeError."""
     try:
-        iterator = iter(None if isinstance(values, (str, bytes, Mapping)) else values)
+        if isinstance(values, (str, bytes, Mapping)):
+            raise TypeError
+        iterator = iter(values)
     except TypeError:
         raise _wrong_type(name, values, expected) from None
     items = []
@@ -191,7 +193,9 @@ def require_count(
 ) -> int:
     """Return `value` as an int, or raise TypeError, also for a boolean, or ValueError."""
     try:
-        count = operator.index(None if isinstance(value, bool) else value)
+        if isinstance(value, bool):
+            raise TypeError
+        count = operator.index(value)
     except (AttributeError, TypeError):  # of a tensor of floats, an array of several
         raise _wrong_type(name, value, expected) from None
     if count < minimum:
