@@ -177,7 +177,7 @@ def public():
         found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
     # The same checks as `Trainer.fit` and `evaluate` make, without a training for each value that is taken.
     found |= {"CheckpointState": CheckpointState, "CheckpointStore": CheckpointStore}
-    return found | {"fit": fit_arguments.check_fit, "evaluate": fit_arguments.check_evaluate}
+    return found | {"fit": fit_arguments.FitNumbers, "evaluate": fit_arguments.check_evaluate}
 
 
 PUBLIC = public()

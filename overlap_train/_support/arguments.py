@@ -125,9 +125,9 @@ def require_items(
     name: str, values: Any, kind: type[T] | tuple[type[T], ...], *, expected: str
 ) -> tuple[T, ...]:
     """Return the items of a collection if each is of a kind, or raise TypeError."""
-    if isinstance(values, (str, bytes, Mapping)):
-        raise _wrong_type(name, values, expected)
     try:
+        if isinstance(values, (str, bytes, Mapping)):
+            raise TypeError
         iterator = iter(values)
     except TypeError:
         raise _wrong_type(name, values, expected) from None
@@ -192,9 +192,9 @@ def require_count(
     name: str, value: Any, *, minimum: int, maximum: int = LARGEST, expected: str = "an integer"
 ) -> int:
     """Return `value` as an int, or raise TypeError, also for a boolean, or ValueError."""
-    if isinstance(value, bool):
-        raise _wrong_type(name, value, expected)
     try:
+        if isinstance(value, bool):
+            raise TypeError
         count = operator.index(value)
     except (AttributeError, TypeError):  # of a tensor of floats, an array of several
         raise _wrong_type(name, value, expected) from None
