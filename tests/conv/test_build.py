@@ -236,3 +236,12 @@ def test_what_stands_where_the_lock_should_or_is_held_is_no_lock(builds, put) ->
         pytest.raises(NativeUnavailableError, match="another process"),
     ):
         second.enter_context(native_cache.locked(lock, limit_s=0))
+
+
+def test_key_follows_compiler_cuda_and_flags(builds, monkeypatch) -> None:
+    keys = {conv_build.cache_key(TOOLCHAIN)}
+    for change in ({"compiler_version": "c++ 2.0"}, {"nvcc": "/nvcc"}):
+        keys.add(conv_build.cache_key(conv_build.Toolchain(**{**TOOLCHAIN.__dict__, **change})))
+    monkeypatch.setattr(conv_build, "_tensorflow_flags", lambda: ("2.99", "-Dflag", ""))
+    keys.add(conv_build.cache_key(TOOLCHAIN))
+    assert len(keys) == 4

@@ -12,7 +12,7 @@ from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Port
 from overlap_train.scheduling.models import split_model
 from overlap_train.scheduling.preparing import compile_segments
-from overlap_train.scheduling.segments import choose_segments, merge_layers, worth_cutting
+from overlap_train.scheduling.segments import choose_segments, merge_layers, piece_shares, worth_cutting
 from tests.devices import tolerance
 
 CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in another order
@@ -78,6 +78,15 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
     data = examples(2, (5, 1100))
     got = computed(split, every(split), data)
     np.testing.assert_allclose(got, model(data, training=False), rtol=1e-4, atol=1e-4)
+
+
+def test_a_device_has_as_much_of_a_layer_as_it_is_fast():
+    platform = Platform((Device("cpu", slots=4), Device("gpu", "gpu")))
+    costs = FixedCosts(lambda layer, device: 1.0 if device.kind == "gpu" else 10.0)
+    layer = split_model(network()).graph.layers[0]
+    few, all_slots = [1, 0.1], [1, 0.1, 0.1, 0.1, 0.1]
+    for pieces, expected in {2: few, 5: all_slots, 6: [0.5, *all_slots[1:], 0.5]}.items():
+        assert piece_shares(layer, platform, costs, pieces) == pytest.approx(expected)
 
 
 def test_what_is_small_or_not_plain_stays_whole():

@@ -21,6 +21,7 @@ from overlap_train.scheduling.policy import POLICIES
 from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, simulate
 from tests.scheduling.graphs import (
     Anywhere,
+    Movable,
     Tensor,
     chain,
     layer,
@@ -226,6 +227,20 @@ def test_a_worker_outlives_what_is_called_at_the_end_of_a_request(kind, caplog):
         watch.wait()
     assert watch.results == {1: ((1,), None)}
     assert "on_done of request 0 failed" in caplog.text
+
+
+def test_what_fails_while_jobs_are_moved_fails_no_request(caplog):
+    class Broken(Movable):
+        def tail_s(self, request, index, device, board):
+            raise RuntimeError("no idea")
+
+    rng = random.Random(2)
+    graphs = [random_graph(rng, 4, name=f"n{i}") for i in range(4)]
+    slow = [adding(graph, delays=[1e-3] * 4) for graph in graphs]
+    results = served(Platform((Device("cpu", "cpu"), Device("gpu", "gpu"))), Broken(), slow, 1.0)
+    for number, graph in enumerate(graphs):
+        assert results[number] == (expected(graph, 1.0), None)
+    assert "waiting jobs stay where they are" in caplog.text
 
 
 @settings(max_examples=60, deadline=None)

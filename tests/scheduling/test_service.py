@@ -110,6 +110,18 @@ class Scene:
         return self.service.statistics().models["m"]
 
 
+def test_those_that_run_together_have_the_urgency_of_the_most_urgent():
+    scene = Scene(max_active=1, max_batch=4)
+    scene.submit()
+    futures = [scene.submit(2.0, deadline_s=-20.0), scene.submit(3.0, priority=5), scene.submit(4.0)]
+    scene.engine.end(scene.engine.started[0])
+    request = scene.engine.started[1]
+    assert (request.examples, request.priority, request.deadline_s) == (3.0, 5, -20.0)
+    scene.engine.end(request)
+    assert [future.result(0) for future in futures] == [[[4.0]], [[6.0]], [[8.0]]]
+    assert scene.counts.batches == 2
+
+
 def test_what_cannot_be_done_in_time_is_refused_at_once_with_the_time_that_it_would_take():
     scene = Scene(max_active=1, run_times=RunTimes({1: 10.0}))
     scene.submit()

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling.calls import work_of
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
@@ -18,6 +19,32 @@ CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in anothe
 
 kl = keras.layers
 ONE_CORE = Platform((Device("CPU:0"),))
+
+
+def work_for(layer, *shape, dtype="float32"):
+    x = keras.Input(shape, dtype=dtype)
+    return work_of(layer, [x], [layer(x)])
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape", "kind", "flops"),
+    [
+        (kl.Conv1D(4, 3, padding="same", use_bias=False), (8, 2), "conv", 2 * 8 * 4 * 6),
+        (kl.Conv2DTranspose(4, 2, strides=2, use_bias=False), (3, 3, 2), "conv", 2 * 36 * 4 * 8),
+        (
+            kl.SeparableConv2D(4, 3, padding="same", use_bias=False),
+            (5, 5, 2),
+            "conv",
+            2 * 25 * (9 * 2 + 2 * 4),
+        ),
+        (kl.Dense(4, use_bias=False), (7, 3), "dense", 2 * 7 * 12),
+        (kl.MaxPooling2D(), (4, 4, 3), "other", 12),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, kl.Layer) else None,
+)
+def test_each_kind_of_layer_has_its_operations(layer, shape, kind, flops):
+    work = work_for(layer, *shape)
+    assert (work.kind, work.flops) == (kind, flops)
 
 
 ONES = np.ones((2, 4), "float32")
