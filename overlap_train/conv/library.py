@@ -7,13 +7,12 @@ are too rare for their speed to matter.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -268,12 +267,9 @@ def helps_accepted() -> int:
     return _state.helps_accepted()
 
 
-@contextlib.contextmanager
-def run_of_its_own() -> Iterator[None]:
-    """Count a run of a network: while there is one for each core, no thread helps another's. Any thread."""
-    count_runs = _state.count_runs
-    count_runs(1)
-    try:
-        yield
-    finally:
-        count_runs(-1)
+def count_runs(change: int) -> None:
+    """Note that a run of a network begins (1) or ends (-1): while each core has one, no thread helps another's.
+
+    Any thread.
+    """
+    _state.count_runs(change)

@@ -26,7 +26,7 @@ from overlap_train._support.arguments import (
     require_items,
     short_repr,
 )
-from overlap_train.conv.library import run_of_its_own
+from overlap_train.conv.library import count_runs
 from overlap_train.scheduling.accounts import RunTimes
 from overlap_train.scheduling.costs import CostModel
 from overlap_train.scheduling.graph import Device, Layer, LayerGraph, Platform, Port, Run
@@ -176,8 +176,11 @@ class _Compiled:
         )
 
     def __call__(self, inputs: tuple[Any, ...]) -> list[Any]:
-        with run_of_its_own():
+        count_runs(1)
+        try:
             outputs = list(self._function(*inputs))
+        finally:
+            count_runs(-1)
         if self._asynchronous:
             # The last output is a number on the host that depends on all others: reading it waits for them.
             outputs.pop().numpy()
