@@ -268,8 +268,8 @@ def helps_accepted() -> int:
 
 
 def count_runs(change: int) -> None:
-    """Note that a run of a network begins (1) or ends (-1): while each core has one, no thread helps another's.
+    """Note that a run of a network begins (1) or ends (-1). Any thread.
 
-    Any thread.
+    While each core has a run, no thread helps with another's convolution.
     """
     _state.count_runs(change)
