@@ -96,7 +96,7 @@ def split_functions(
             "validation_data is an EvaluationFunction without a name; pass a dict such as "
             '{"bleu": EvaluationFunction(...)}'
         )
-    functions = require_functions("functions", functions or {})
+    functions = {} if functions is None else require_functions("functions", functions)
     data = validation_data if isinstance(validation_data, dict) else {}
     others = {name: value for name, value in data.items() if isinstance(value, EvaluationFunction)}
     rest = {name: value for name, value in data.items() if name not in others}
