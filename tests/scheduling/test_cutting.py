@@ -1,6 +1,8 @@
 """Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
 import functools
+import threading
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -9,7 +11,8 @@ import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, MultiModelScheduler, Platform
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.graph import Port
+from overlap_train.scheduling.engine import Engine
+from overlap_train.scheduling.graph import LayerGraph, Port, Request
 from overlap_train.scheduling.models import split_model
 from overlap_train.scheduling.preparing import compile_segments
 from overlap_train.scheduling.segments import choose_segments, merge_layers, piece_shares, worth_cutting
@@ -179,6 +182,31 @@ def test_what_the_profile_shows_to_gain_nothing_is_not_cut():
     """Small enough that no machine's threads are fast enough for it."""
     with MultiModelScheduler({"m": network()}, devices=Platform((Device("CPU:0"),)), cut=16) as scheduler:
         assert scheduler._service.model("m").graph.pieces is None
+
+
+def test_two_workers_run_two_pieces_at_the_same_time():
+    split, met, ended = split_model(network(), cut=equal(2)), threading.Barrier(2), []
+    done = threading.Event()
+
+    def run_of(layer):
+        def run(_inputs):
+            if layer.alone:
+                met.wait(30)  # breaks, and fails the request, unless the other piece comes too
+            return [0] * len(layer.output_bytes)
+
+        return {"cpu": run}
+
+    layers = [replace(layer, runs=run_of(layer)) for layer in split.graph.layers]
+    graph = LayerGraph(layers, split.graph.outputs, input_bytes=split.graph.input_bytes)
+
+    def on_done(_request, _outputs, error):
+        ended.append(error)
+        done.set()
+
+    with Engine(TWO_CORES, "earliest_finish") as engine:
+        engine.start(Request(0, graph, (0,), on_done=on_done))
+        assert done.wait(60)
+    assert ended == [None]
 
 
 @pytest.mark.by_default("cpu_only")
