@@ -28,7 +28,7 @@ def simulate(*arguments) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_ten_thousand_schedules_are_as_under_keras():
     status, text = simulate("--count", 10_000, "--processes", 2)
     assert status == 0, text
