@@ -5,11 +5,10 @@ On the training thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
-import tensorflow as tf
 
 from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._snapshot import Values
@@ -21,11 +20,6 @@ class EpochHooks:
     def __init__(self, model: keras.Model, callbacks: Any) -> None:
         self._model = model
         self._callbacks = callbacks
-
-    @property
-    def keep_batches(self) -> bool:
-        """Whether hooks of batches are still to be called; no checkpoint holds them."""
-        return False
 
     @property
     def has_begun(self) -> bool:
@@ -61,13 +55,6 @@ class EpochHooks:
 
     def drop(self) -> None:
         """Forget the hooks that wait: the epochs are trained again, or never delivered."""
-
-    def begin_again(self, epoch: int, *, ahead: bool) -> None:
-        """Call `on_epoch_begin` for an epoch with a checkpoint in it, perhaps `ahead` of a delivery."""
-        self._callbacks.on_epoch_begin(epoch)
-
-    def resumed(self, begun: Sequence[int], metrics: Sequence[tf.Tensor]) -> None:
-        """Take in which epochs had begun ahead of a delivery, and the metrics as of the validation before."""
 
     def _call(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None) -> None:
         getattr(self._callbacks, hook)(number, logs)
