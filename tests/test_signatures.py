@@ -29,6 +29,7 @@ import tensorflow as tf
 import overlap_train
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import CheckpointStore
+from overlap_train._fit import evaluating
 from overlap_train._support import fit_arguments
 from overlap_train.conv import library
 from overlap_train.models import mnist_data
@@ -177,7 +178,7 @@ def public():
         found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
     # The same checks as `Trainer.fit` and `evaluate` make, without a training for each value that is taken.
     found |= {"CheckpointState": CheckpointState, "CheckpointStore": CheckpointStore}
-    return found | {"fit": fit_arguments.FitNumbers, "evaluate": fit_arguments.check_evaluate}
+    return found | {"fit": fit_arguments.FitNumbers, "evaluate": evaluating.check_evaluate}
 
 
 PUBLIC = public()

@@ -24,7 +24,7 @@ from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._snapshot import ModelState, StateVariable, Values
-from overlap_train._support.arguments import array_of
+from overlap_train._support.encoding import array_of
 from overlap_train._support.printing import error_text
 from overlap_train.errors import CheckpointCorruptError
 

@@ -30,7 +30,7 @@ from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import stages_of
 from overlap_train._keras import copies as keras_copies
 from overlap_train._keras import models as keras_models
-from overlap_train._support.arguments import array_of
+from overlap_train._support.encoding import array_of
 from overlap_train._support.printing import is_number
 
 # Of a serialised object: where its class was imported from, and what has been built of it.

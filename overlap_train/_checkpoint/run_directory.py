@@ -37,8 +37,8 @@ from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values, weights_of
-from overlap_train._support.arguments import array_of, encoded
 from overlap_train._support.closing import Closing
+from overlap_train._support.encoding import array_of, encoded
 from overlap_train._support.files import read_regular, replace_content
 from overlap_train._support.threads import start
 from overlap_train.errors import CheckpointCorruptError, CheckpointError

@@ -21,13 +21,13 @@ from overlap_train._data.batches import (
     batch_spec,
     copied_bytes,
     lent_or_copied,
-    next_batch,
     prepare,
     size_bytes,
     trace_preprocess,
 )
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterator_feed import IteratorFeed
+from overlap_train._data.iterators import next_batch
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import Arrays, Pipeline, row_order, row_shuffling
 from overlap_train._keras.randomness import global_seed

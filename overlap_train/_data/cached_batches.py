@@ -8,7 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold, next_batch
+from overlap_train._data.batches import Fold
+from overlap_train._data.iterators import next_batch
 from overlap_train._data.pipeline import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
 

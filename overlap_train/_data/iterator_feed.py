@@ -8,8 +8,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import end_iterators, next_batch
 from overlap_train._data.feed import Feed
+from overlap_train._data.iterators import end_iterators, next_batch
 from overlap_train._data.pass_state import (
     NotesState,
     PassSeeds,

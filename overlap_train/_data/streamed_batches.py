@@ -9,7 +9,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import end_iterators, next_batch, size_bytes
+from overlap_train._data.batches import size_bytes
+from overlap_train._data.iterators import end_iterators, next_batch
 from overlap_train._data.pass_state import PassSeeds
 from overlap_train._data.pipeline import (
     caches_draws,

@@ -30,7 +30,7 @@ from overlap_train._checkpoint.run_directory import (
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import Snapshot, Values
-from overlap_train._support.arguments import encoded
+from overlap_train._support.encoding import encoded
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.pending import NamedRunner, PendingValidation, Runner

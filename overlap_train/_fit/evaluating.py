@@ -17,16 +17,25 @@ from overlap_train._inspection.traces import Traces
 from overlap_train._keras import forks
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._support import fit_arguments
+from overlap_train._support import arguments, fit_arguments
 from overlap_train._training.settings import TrainerSettings
 from overlap_train.options.validation import ValidationSet
+
+
+def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
+    """Return arguments of `keras.Model.evaluate`; raise TypeError or ValueError for bad ones."""
+    return {
+        "steps": arguments.optional(arguments.require_count, "steps", steps, minimum=1),
+        "batch_size": arguments.optional(arguments.require_count, "batch_size", batch_size, minimum=1),
+        "verbose": fit_arguments.require_verbosity(verbose),
+    }
 
 
 def make_evaluation_set(
     settings: TrainerSettings, data: Any, *, batch_size: Any, steps: Any, verbose: Any, callbacks: Any
 ) -> ValidationSet:
     """Checks the arguments of a call of `Trainer.evaluate` and returns its data."""
-    counts = fit_arguments.check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
+    counts = check_evaluate(batch_size=batch_size, steps=steps, verbose=verbose)
     keras_models.require_compiled(settings.model)
     require_heeded(settings, within_evaluate=True)
     require_stock_list(callbacks)

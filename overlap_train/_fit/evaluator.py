@@ -29,9 +29,9 @@ from overlap_train._support.arguments import (
     require_callable,
     require_count,
     require_instance,
-    require_path,
     require_seconds,
 )
+from overlap_train._support.files import require_path
 from overlap_train._support.fit_arguments import check_frequency
 from overlap_train._support.printing import error_text
 from overlap_train._training.settings import TrainerSettings

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import keras
-import tensorflow as tf
 
+from overlap_train._inspection.specs import is_subtype, relaxed
 from overlap_train._inspection.traced import has_any_rows
 
 T = TypeVar("T")
 
-_SCALAR = tf.TensorShape([])
 _ATTRIBUTE = "_overlap_train_traces"
 
 
@@ -92,12 +91,12 @@ class Traces:
         these rows where the spec has none.
         """
         traces: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
-        matches = [(other, value) for other, value in traces if _is_subtype(spec, other)]
+        matches = [(other, value) for other, value in traces if is_subtype(spec, other)]
         for other, value in matches:
-            if all(_is_subtype(other, another) for another, _ in matches):
+            if all(is_subtype(other, another) for another, _ in matches):
                 return value
         for other, _ in traces:
-            spec = _relaxed(spec, other)
+            spec = relaxed(spec, other)
         first = self.get(kind, token, ("first_rows",), lambda: rows) if rows else None
         traces.append((spec, build(spec, first if has_any_rows(spec) else None)))
         return traces[-1][1]
@@ -122,35 +121,6 @@ class Traces:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Traces, ()
-
-
-def _relaxed(spec: Any, other: Any) -> Any:
-    """Return the most specific spec of both kinds of batches, or the first as it is if there is none."""
-    leaves = [a if a == b else _supertype(a, b) for a, b in _pairs(spec, other)]
-    # For tensors of any rank Keras traces, too, and fails.
-    is_related = all(leaf is not None and getattr(leaf, "shape", _SCALAR).rank is not None for leaf in leaves)
-    return tf.nest.pack_sequence_as(spec, leaves) if leaves and is_related else spec
-
-
-def _supertype(spec: Any, other: Any) -> Any:
-    return spec.most_specific_common_supertype([other]) if isinstance(spec, tf.TypeSpec) else None
-
-
-def _is_subtype(spec: Any, other: Any) -> bool:
-    """Whether every batch of one kind is one of another."""
-    pairs = _pairs(spec, other)
-    return bool(pairs) and all(
-        a == b or (hasattr(a, "is_subtype_of") and a.is_subtype_of(b)) for a, b in pairs
-    )
-
-
-def _pairs(spec: Any, other: Any) -> list[tuple[Any, Any]]:
-    """Return the specs of two kinds of batches tensor by tensor; none where their structures differ."""
-    try:
-        tf.nest.assert_same_structure(spec, other)
-    except (TypeError, ValueError):
-        return []
-    return list(zip(tf.nest.flatten(spec), tf.nest.flatten(other), strict=True))
 
 
 def function_key(function: Any) -> Hashable:

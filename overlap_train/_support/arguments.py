@@ -1,26 +1,21 @@
 """Checks of users' arguments: a bad value is refused at once, with a message that says what to do.
 
-What counts as a flag, a choice, a text, a path, a collection, an integer or a number is decided here alone;
+What counts as a flag, a choice, a text, a collection, an integer or a number is decided here alone;
 the arguments of Keras are in `fit_arguments`. Scalars of NumPy are taken and returned as those of Python; a
 boolean is no number. Without TensorFlow, so that every room may use it. Any thread.
 """
 
 from __future__ import annotations
 
-import errno
-import json
 import math
 import numbers
 import operator
-import os
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 Auto = Literal["auto"]
 T = TypeVar("T")
@@ -69,7 +64,8 @@ def require_instance(
         raise TypeError(f"{name} must be {article} {expected}; got {type(value).__name__}")
 
 
-def _wrong_type(name: str, value: object, expected: str) -> TypeError:
+def wrong_type(name: str, value: object, expected: str) -> TypeError:
+    """Return the error for a value of another type than expected."""
     return TypeError(f"{name} must be {expected}; got {short_repr(value)} of type {type(value).__name__}")
 
 
@@ -98,18 +94,6 @@ def require_text(name: str, value: Any, *, empty: bool = False) -> str:
     return str(value)
 
 
-def require_path(name: str, value: Any) -> Path:
-    """Return a path that the system can take, or raise TypeError or ValueError."""
-    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
-        raise _wrong_type(name, value, "a path")
-    try:
-        os.lstat(value or "\0")
-    except (OSError, ValueError) as error:
-        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
-            raise ValueError(f"{name} must be a path; got {short_repr(value)} ({error})") from None
-    return Path(value)
-
-
 def optional(require: Callable[..., T], name: str, value: Any, **options: Any) -> T | None:
     """Return None as it is, and any other value as `require(name, value, **options)` returns it."""
     return None if value is None else require(name, value, **options)
@@ -118,7 +102,7 @@ def optional(require: Callable[..., T], name: str, value: Any, **options: Any) -
 def require_callable(name: str, value: Any, *, optional: bool = False) -> None:
     """Raise TypeError unless `value` is a function, or None if that is `optional`."""
     if not (callable(value) or (optional and value is None)):
-        raise _wrong_type(name, value, "a function or None" if optional else "a function")
+        raise wrong_type(name, value, "a function or None" if optional else "a function")
 
 
 def require_items(
@@ -130,7 +114,7 @@ def require_items(
             raise TypeError
         iterator = iter(values)
     except TypeError:
-        raise _wrong_type(name, values, expected) from None
+        raise wrong_type(name, values, expected) from None
     items = []
     for item in iterator:
         if not isinstance(item, kind):
@@ -142,7 +126,7 @@ def require_items(
 def require_mapping(name: str, value: Any, *, expected: str) -> Mapping[Any, Any]:
     """Return `value` if it is a mapping, or raise TypeError."""
     if not isinstance(value, Mapping):
-        raise _wrong_type(name, value, expected)
+        raise wrong_type(name, value, expected)
     return value
 
 
@@ -155,32 +139,6 @@ def scalar(value: Any) -> Any:
     if hasattr(value, "numpy") and getattr(value, "shape", None) == ():
         value = value.numpy()
     return value.item() if isinstance(value, (np.ndarray, np.generic)) and not value.ndim else value
-
-
-def array_of(value: Any) -> npt.NDArray[Any]:
-    """Return a number, an array or a tensor as an array of NumPy's; it shares the memory of most tensors.
-
-    `np.asarray` fails for a tensor without dimensions of a type that NumPy lacks, such as bfloat16.
-    """
-    is_scalar = hasattr(value, "numpy") and getattr(value, "shape", None) == ()
-    return np.asarray(value.numpy() if is_scalar else value)
-
-
-def encoded(value: Any) -> bytes:
-    """Return a value in JSON, whatever a callback has put into the logs.
-
-    Arrays and tensors become numbers and lists, and what else JSON lacks text. Names that it lacks are left
-    out.
-    """
-    return json.dumps(value, default=_plain, skipkeys=True).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Return what JSON knows in the place of what it does not."""
-    try:
-        return np.asarray(value, float).tolist()
-    except Exception:  # whatever an object of the user's raises, it is no number
-        return short_repr(value)
 
 
 def is_count(value: object, largest: int = LARGEST) -> bool:
@@ -197,7 +155,7 @@ def require_count(
             raise TypeError
         count = operator.index(value)
     except (AttributeError, TypeError):  # of a tensor of floats, an array of several
-        raise _wrong_type(name, value, expected) from None
+        raise wrong_type(name, value, expected) from None
     if count < minimum:
         raise ValueError(f"{name} must be at least {minimum}; got {short_repr(count)}")
     if count > maximum:
@@ -218,7 +176,7 @@ def require_real(
     """Return `value` as a float, or raise TypeError or ValueError; NaN is always refused."""
     number = scalar(value)
     if isinstance(number, bool) or not isinstance(number, numbers.Real):
-        raise _wrong_type(name, value, expected)
+        raise wrong_type(name, value, expected)
     try:
         real = float(number)
     except OverflowError:

@@ -18,6 +18,9 @@ import secrets
 import stat
 import time
 from pathlib import Path
+from typing import Any
+
+from overlap_train._support.arguments import short_repr, wrong_type
 
 _STEM_CHARACTERS = 32  # of a file's name in that of its replacement, which must not get too long
 
@@ -121,3 +124,15 @@ def wait_for_lock(path: str | os.PathLike[str], mode: int = 0o666, *, limit_s: f
         os.close(descriptor)
         raise
     return descriptor
+
+
+def require_path(name: str, value: Any) -> Path:
+    """Return a path that the system can take, or raise TypeError or ValueError."""
+    if not isinstance(value, (str, os.PathLike)) or not isinstance(os.fspath(value), str):
+        raise wrong_type(name, value, "a path")
+    try:
+        os.lstat(value or "\0")
+    except (OSError, ValueError) as error:
+        if isinstance(error, ValueError) or error.errno == errno.ENAMETOOLONG:
+            raise ValueError(f"{name} must be a path; got {short_repr(value)} ({error})") from None
+    return Path(value)

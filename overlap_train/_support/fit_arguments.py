@@ -98,15 +98,6 @@ def require_verbosity(verbose: Any) -> Any:
     raise ValueError(f"verbose must be 'auto', 0, 1 or 2; got {short_repr(verbose)}")
 
 
-def check_evaluate(*, batch_size: Any, steps: Any, verbose: Any) -> dict[str, Any]:
-    """Return arguments of `keras.Model.evaluate`; raise TypeError or ValueError for bad ones."""
-    return {
-        "steps": optional(require_count, "steps", steps, minimum=1),
-        "batch_size": optional(require_count, "batch_size", batch_size, minimum=1),
-        "verbose": require_verbosity(verbose),
-    }
-
-
 def epoch_selector(validation_freq: Any, *, name: str = "validation_freq") -> Callable[[int], bool]:
     """Return a function that says whether an epoch, counted from 0, is validated."""
     if isinstance(validation_freq, Sequence) and not isinstance(validation_freq, (str, bytes)):

@@ -10,9 +10,9 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
-from overlap_train._data.batches import next_batch
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
+from overlap_train._data.iterators import next_batch
 from overlap_train._inspection.graph import iterator_over_nothing
 from overlap_train._training.loops import SCALAR, Loop, StepsDone, carried, last_logs
 from overlap_train._training.step import Batch, Logs, Step, require_logs

@@ -13,15 +13,15 @@ from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
 from overlap_train._inspection.graph import arithmetic
 from overlap_train._inspection.traces import Same, Traces
-from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._training.drawn_loops import EagerLoop, HostsLoop, IteratorLoop
 from overlap_train._training.kernels import FastKernels
-from overlap_train._training.loops import ArrayLoop, CompiledArrayLoop, Loop, Pace
+from overlap_train._training.loops import ArrayLoop, Loop, Pace
 from overlap_train._training.settings import TrainerSettings
-from overlap_train._training.splitting import SplitStep, draws_random_numbers, find_obstacle, unknown_layer
+from overlap_train._training.splitting import SplitStep, find_obstacle
 from overlap_train._training.step import Step, StepFunction
+from overlap_train._training.xla import compiled_loop, find_xla_obstacle
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
 
@@ -164,30 +164,6 @@ def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
         )
 
 
-def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
-    """Say why the loop over a model's steps is not to be compiled by XLA unasked, or return None."""
-    if not isinstance(feed, ArrayFeed):
-        return "XLA cannot contain an iterator"
-    if feed.num_samples < feed.batch_size:
-        return "there is no full batch"
-    if _sizes_matter(model, feed):
-        return "the losses of several outputs are averaged otherwise where a batch has a static size"
-    unknown = unknown_layer(model, also=("BatchNormalization",))
-    if unknown is not None:
-        return f"nothing is known of {unknown}"
-    for layer in keras_models.flat_layers(model):
-        if "Conv" in type(layer).__name__:
-            return "XLA's convolutions on a CPU are several times slower"
-        if draws_random_numbers(layer):
-            return f"XLA draws other random numbers for {layer.name!r}"
-    return None
-
-
-def _sizes_matter(model: keras.Model, feed: ArrayFeed) -> bool:
-    """Whether Keras's numbers are those of batches whose size is unknown while tracing."""
-    return bool(feed.num_samples % feed.batch_size) and keras_metrics.tracks_each_loss(model)
-
-
 def make_loop(feed: Feed, step: Step) -> Loop:
     """Return the loop that TensorFlow compiles for a feed."""
     return ArrayLoop(feed, step) if isinstance(feed, ArrayFeed) else IteratorLoop(step)
@@ -199,7 +175,8 @@ def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:
         return make_loop(feed, task.step.using(SplitStep(task.model, way.splits, task.function, around)))
     function = around(task.function)
     if way.jit:
-        return _build_compiled(task, function, by_request=by_request)
+        compiled = compiled_loop(task.model, feed, task.step, function, by_request=by_request)
+        return compiled or make_loop(feed, task.step.using(function, jit_compile=True))
     # On several replicas a call of the trace leaves a placeholder of the batch's size unfed, where a
     # pipeline brings batches of an unknown size (TensorFlow 2.21).
     unfed = task.settings.shared and not isinstance(feed, ArrayFeed)
@@ -208,16 +185,6 @@ def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:
     if replicas is not None and replicas.own_rows:
         return HostsLoop(step, replicas, feed.element_spec)
     return make_loop(feed, step)
-
-
-def _build_compiled(task: Task, function: StepFunction, *, by_request: bool) -> Loop:
-    """Return a loop whose steps XLA compiles, all of them in one where batches have the same size."""
-    feed, single = task.feed, task.step.using(function, jit_compile=True)
-    if not isinstance(feed, ArrayFeed) or _sizes_matter(task.model, feed):
-        return make_loop(feed, single)  # compiled for whatever size of a batch comes
-    plain = task.step.using(function)
-    # Where XLA is asked for, its random numbers are those of every batch.
-    return CompiledArrayLoop(feed, plain, single if by_request else plain, may_refuse=not by_request)
 
 
 def _around(task: Task, splits: int) -> Callable[[StepFunction], StepFunction]:

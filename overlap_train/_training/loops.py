@@ -120,7 +120,7 @@ class ArrayLoop(Loop):
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
         first, last = (tf.constant(n, tf.int64) for n in (cursor.seen, cursor.seen + max_steps))
-        reached, finite, logs = self._many(_arrays(cursor).tensors, cursor.current_pass, first, last)
+        reached, finite, logs = self._many(arrays_of(cursor).tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
         return StepsDone(steps, halted=not bool(finite), logs=last_logs(self._step, steps, logs))
@@ -156,40 +156,6 @@ class ArrayLoop(Loop):
         return concrete
 
 
-class CompiledArrayLoop(ArrayLoop):
-    """The same with the loop over the full batches compiled by XLA, which needs to know their size.
-
-    A smaller last one goes through an ordinary loop with `last_step`. With `may_refuse` all do, where XLA
-    cannot compile the step.
-    """
-
-    def __init__(self, feed: ArrayFeed, step: Step, last_step: Step, *, may_refuse: bool) -> None:
-        super().__init__(feed, step, compiled=True)
-        self._last_step = last_step
-        self._last: ArrayLoop | None = None
-        self._may_refuse = may_refuse  # until the first call has succeeded
-        self._has_refused = False
-
-    def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        feed, result = _arrays(cursor), StepsDone(0)
-        full_batches = min(max_steps, feed.num_samples // feed.batch_size - cursor.seen)
-        if full_batches > 0 and not self._has_refused:
-            try:
-                result = super().run(cursor, full_batches)
-                self._may_refuse = False
-            except tf.errors.OpError:
-                if not self._may_refuse:
-                    raise
-                # XLA could not compile it, so no step was made; an error of the data comes again without XLA.
-                self._has_refused = True
-        if result.halted or result.steps == max_steps:
-            return result
-        if self._last is None:
-            self._last = ArrayLoop(feed, self._last_step)
-        rest = self._last.run(cursor, max_steps - result.steps)
-        return StepsDone(result.steps + rest.steps, halted=rest.halted, logs=rest.logs)
-
-
 SCALAR = tf.TensorShape([])
 
 
@@ -203,6 +169,7 @@ def last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
     return step.logs.packed(tensors) if step.logs is not None and steps else None
 
 
-def _arrays(cursor: Cursor) -> ArrayFeed:
+def arrays_of(cursor: Cursor) -> ArrayFeed:
+    """Return the arrays that a training draws from."""
     assert isinstance(cursor.feed, ArrayFeed)
     return cursor.feed

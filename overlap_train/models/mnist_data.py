@@ -20,13 +20,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._support.arguments import (
-    require_count,
-    require_flag,
-    require_instance,
-    require_path,
-    short_repr,
-)
+from overlap_train._support.arguments import require_count, require_flag, require_instance, short_repr
+from overlap_train._support.files import require_path
 from overlap_train._support.imports import import_extra
 from overlap_train.errors import DataUnavailableError
 

@@ -17,12 +17,12 @@ from overlap_train._support.arguments import (
     require_count,
     require_instance,
     require_mapping,
-    require_path,
     require_text,
     short_repr,
     text_of,
 )
 from overlap_train._support.closing import Closing
+from overlap_train._support.files import require_path
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.records import EpochAccount

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from overlap_train._support.arguments import require_items, require_path, require_text, short_repr, text_of
-from overlap_train._support.files import Replacing
+from overlap_train._support.arguments import require_items, require_text, short_repr, text_of
+from overlap_train._support.files import Replacing, require_path
 from overlap_train._support.imports import import_extra
 from overlap_train._support.printing import printable
 from overlap_train.monitoring.recorder import overlap_s, require_spans, union_s

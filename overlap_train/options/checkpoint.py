@@ -6,14 +6,8 @@ import os
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Literal
 
-from overlap_train._support.arguments import (
-    freeze,
-    optional,
-    require_choice,
-    require_count,
-    require_path,
-    require_seconds,
-)
+from overlap_train._support.arguments import freeze, optional, require_choice, require_count, require_seconds
+from overlap_train._support.files import require_path
 
 __all__ = ["CheckpointPolicy", "checkpoint_policy"]
 

@@ -14,10 +14,10 @@ from overlap_train._support.arguments import (
     require_choice,
     require_count,
     require_flag,
-    require_path,
     require_seconds,
     short_repr,
 )
+from overlap_train._support.files import require_path
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train.options.functions import EvaluationFunction, require_functions
 

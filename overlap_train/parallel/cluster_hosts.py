@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._support.arguments import encoded
+from overlap_train._support.encoding import encoded
 from overlap_train.parallel.hosts import Hosts, SingleHost, SlowHost
 
 # Of an epoch; below both, a wait is what hosts that share a machine or a network do to each other.

@@ -12,7 +12,7 @@ from typing import Any
 
 import keras
 
-from overlap_train._support.arguments import require_path
+from overlap_train._support.files import require_path
 from overlap_train._support.printing import is_number
 
 _CHECKPOINTS = "*.otck"

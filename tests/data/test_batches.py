@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from overlap_train._data.batches import next_batch, trace_preprocess
+from overlap_train._data.batches import trace_preprocess
+from overlap_train._data.iterators import next_batch
 from tests.networks import assert_same_history
 from tests.pools import pooled
 from tests.seeds import set_random_seed

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._support.arguments import encoded
+from overlap_train._support.encoding import encoded
 from tests.support.values import Unprintable
 
 

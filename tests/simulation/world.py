@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, ValidationPolicy, _snapshot
-from overlap_train._callbacks import delivery, late
+from overlap_train._callbacks import delivery, late, replay
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._checkpoint import content, resume
 from overlap_train._data.cursor import Cursor
@@ -389,7 +389,7 @@ class EndedBySystem(BaseException):
 def replace_what_is_compiled() -> None:
     """Put the stand-ins of this module in their places."""
     same = lambda one, other: one == other  # noqa: E731
-    for module in (_snapshot, delivery, late):
+    for module in (_snapshot, replay, late):
         module.same_bits = same
     for module in (content, resume):
         module.stored_values = _stored_values

@@ -12,6 +12,8 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._support import arguments
+from overlap_train._support.encoding import array_of
+from overlap_train._support.files import require_path
 from overlap_train._support.printing import error_text, is_watched, printable
 
 
@@ -31,7 +33,7 @@ def require_count(name, value):
 REFUSED = {
     "a flag": (arguments.require_flag, "it must be True or False; got", [2, 1.0, "True", None]),
     "a choice": (require_choice, "it must be one of 'a', 'b'; got", [None, 1, "c", np.array(["a", "b"])]),
-    "a path": (arguments.require_path, "it must be a path", ["", b"x", 3, None]),
+    "a path": (require_path, "it must be a path", ["", b"x", 3, None]),
     "an integer": (
         *(require_count, "^it must be an integer; got"),
         (True, np.True_, 3.0, np.array(2.7), np.array([3]), "3", None),
@@ -56,7 +58,7 @@ def test_a_text_of_any_class_is_taken_by_its_characters(kind):
     texts = [
         arguments.require_choice("mode", kind("a"), ("a", "b")),
         arguments.require_text("mode", kind("a")),
-        str(arguments.require_path("mode", kind("a"))),
+        str(require_path("mode", kind("a"))),
     ]
     assert [(type(each), each) for each in texts] == [(str, "a")] * 3
     with pytest.raises(ValueError, match="mode must not be empty"):
@@ -89,12 +91,12 @@ def test_whatever_stands_for_a_number_is_one(value):
 @pytest.mark.parametrize("shape", [(), (2,), (0,), (1, 1)])
 def test_a_tensor_is_an_array_of_its_own_type(dtype, shape):
     tensor = tf.cast(tf.ones(shape), dtype)
-    array = arguments.array_of(tensor)
+    array = array_of(tensor)
     assert type(array) is np.ndarray
     assert (array.dtype, array.shape) == (tensor.dtype.as_numpy_dtype, shape)
     assert array.astype("float64").tolist() == np.ones(shape).tolist()
     for value in (2, 2.5, np.float32(2), np.array([2]), [2, 3]):
-        np.testing.assert_array_equal(arguments.array_of(value), np.asarray(value))
+        np.testing.assert_array_equal(array_of(value), np.asarray(value))
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,9 @@ from overlap_train._data.array_feed import make_feed
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
 from overlap_train._training import execution
-from overlap_train._training.execution import find_xla_obstacle, make_loop
+from overlap_train._training.execution import make_loop
 from overlap_train._training.loops import Loop
+from overlap_train._training.xla import find_xla_obstacle
 from tests import networks
 
 
