@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import keras
 
+from overlap_train._inspection.traces import Traces
 from tests import networks
 from tests.seeds import kernels_are_kept
 
@@ -54,6 +55,7 @@ class _Kept:
             model.run_eagerly,
             model.jit_compile,
             model.steps_per_execution,
+            Traces.of(model).has("test", model.test_function, "traced_by_keras"),
         )
 
 
