@@ -22,6 +22,9 @@ def plain(**options):
     return model
 
 
+LONG = {"long": True, "times": True}
+
+
 class OwnStep(Trainer):
     def train_step(self, batch):
         return super().train_step(batch)
@@ -46,19 +49,19 @@ def searched(monkeypatch):
 @pytest.mark.parametrize(
     ("plan", "compiled", "kind", "expected"),
     [
-        (ExecutionPlan(), {}, Trainer, []),  # a short run of few parts
+        (ExecutionPlan(), {}, Trainer, [LONG]),
         (ExecutionPlan(kernels="fast"), {}, Trainer, [{"build": True}]),
         (ExecutionPlan(kernels="fast"), {}, OwnStep, [{"build": True}]),
         (ExecutionPlan(kernels="keras"), {}, Trainer, []),
         (ExecutionPlan(), {"run_eagerly": True}, Trainer, []),
         (ExecutionPlan(jit=True), {}, Trainer, []),
         (ExecutionPlan(), {"jit_compile": True}, Trainer, []),
-        (ExecutionPlan(jit=False), {"jit_compile": True}, Trainer, []),
+        (ExecutionPlan(jit=False), {"jit_compile": True}, Trainer, [LONG]),
         (ExecutionPlan(), {}, OwnStep, []),
     ],
 )
 def test_faster_operations_are_looked_for_where_they_are_no_risk(searched, plan, compiled, kind, expected):
-    builder(plain(**compiled), kind=kind, execution=plan)
+    builder(plain(**compiled), kind=kind, execution=plan, total_steps=1000)
     assert searched == expected
 
 
