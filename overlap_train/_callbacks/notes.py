@@ -206,15 +206,15 @@ def _uses(code: types.CodeType, bound: bool) -> frozenset[tuple[str, ...]] | Non
         is_own = first == me
         if any(name.startswith("__") for name in rest) or _REFUSED & {*rest[is_own:]}:
             return None
-        if (is_own and not rest) or (first in outside and rest and stores):
-            return None  # the callback is handed on, or what others hold is changed
+        if is_own and not rest:
+            return None  # the callback is handed on
         if is_own:
             uses |= {("own", rest[0])} | ({("set", rest[0])} if stores and len(rest) == 1 else set())
         elif isinstance(each, ast.Attribute) and not stores and (owner := _class_of_super(each, me)):
             uses.add(("super", owner, each.attr))
             seen |= {id(inner) for inner in ast.walk(each)}
         elif first in outside:
-            uses.add(("outside", first, *rest))
+            uses |= {("outside", first, *rest)} | ({()} if rest and stores else set())
         elif rest:
             uses.add(())
     return frozenset(uses)

@@ -89,6 +89,6 @@ def _cut(mark: FileMark, epoch: int) -> None:
         if not mark.size_bytes:
             file.readline()  # the header stays: the logger has found it, and writes no other
         end, label = file.tell(), str(epoch).encode()
-        since = file.read(len(label))
-        if since and label.startswith(since):
+        row = file.read(len(label) + 1)
+        if row and label.startswith(row[: len(label)]) and not row[len(label) :].isdigit():
             file.truncate(end)

@@ -155,6 +155,7 @@ class Resumer(Closing):
         if position.within:
             begin_epoch(epoch)
         self._put_callbacks_back(checkpoint)
+        self._say_set_on_model(meta["set_on_model"])
         state.restore(values)
         state.restore_pipeline(values)
         self._put_random_back(checkpoint)
@@ -342,6 +343,7 @@ class Resumer(Closing):
             "random": random_states(self._handles),
             "in_turn": not any(self._lags),  # what a resumed run does again has not drawn from the generators
             "callback_settings": self._settings.texts,
+            "set_on_model": sorted(self._said),
             "configuration": self._configuration,
             "plan": self.plan(),
         }
@@ -377,13 +379,17 @@ class Resumer(Closing):
         callbacks = list(callbacks)
         states = capture_all(callbacks)
         self._say_unstored(states, callbacks)
-        self._say_set_on_model()
+        self._say_set_on_model(self._set_on_model())
         return states
 
-    def _say_set_on_model(self) -> None:
-        """Name the attributes that callbacks have set on the model, each once."""
+    def _set_on_model(self) -> list[str]:
+        """Return the names of the attributes of the model that callbacks have set."""
         now, before = self._attributes(), self._set_before
-        names = [name for name in now if before.get(name) != now[name] and name not in self._said]
+        return [name for name in now if before.get(name) != now[name]]
+
+    def _say_set_on_model(self, names: Iterable[str]) -> None:
+        """Name the attributes that callbacks have set on the model, each once."""
+        names = [name for name in names if name not in self._said]
         self._said.update(names)
         if names:
             listed = ", ".join(names)

@@ -18,9 +18,9 @@ _KEPT = ("all", "float16")
 class CheckpointPolicy:
     """Set where and when checkpoints are written; pass it, or only the directory, as `fit(resume=…)`.
 
-    When a fit on one host ends at a first Ctrl-C or SIGTERM, a last checkpoint is written of where it stands.
-    If Python makes the data, or `ValidationPolicy.backlog` is not "block", no checkpoint is written inside an
-    epoch while an earlier epoch waits for its validation.
+    No checkpoint is written inside an epoch while an earlier one waits for its validation. When a fit on
+    one host ends at a first Ctrl-C or SIGTERM, a last checkpoint is written of where it stands, unless a
+    validation takes more than five seconds to end.
 
     Attributes:
         directory: a directory for this training alone; made if missing.

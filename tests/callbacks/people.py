@@ -10,6 +10,7 @@ import logging
 import random
 import sys
 import time
+import types
 from pathlib import Path
 
 import keras
@@ -21,6 +22,7 @@ Callback = keras.callbacks.Callback
 LOGGER = logging.getLogger("people")
 EVERY = 2
 LOSSES: list[float] = []
+COUNTS = types.SimpleNamespace(batches=0)
 
 
 def batch_output(batch, logs):
@@ -229,6 +231,10 @@ class Ahead:
         return keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs: LOSSES.append(logs["loss"])
         )
+
+    class CountsInANamespace(Callback):
+        def on_train_batch_end(self, batch, logs=None):
+            COUNTS.batches += 1
 
     def a_helper_of_the_module(folder):
         class Mine(Callback):

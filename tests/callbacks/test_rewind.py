@@ -68,6 +68,7 @@ FOREIGN = {
     "an earlier epoch": rows(0, 1, 2, 3),
     "a header": HEADER + rows(2, 3),
     "a later epoch": rows(9),
+    "one whose number begins alike": rows(20),
 }
 
 

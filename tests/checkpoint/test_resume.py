@@ -271,6 +271,22 @@ def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, h
         np.testing.assert_allclose(actual, weights, rtol=1e-6)
 
 
+class SetsOnTheModel(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 0:
+            self.model.first_loss = logs["loss"]
+
+
+def test_what_a_callback_has_set_on_the_model_is_named_by_each_run_that_lacks_it(tmp_path):
+    for kills in (Kills(epoch=1), Kills(epoch=2)):
+        with pytest.raises(Killed):
+            fit(tmp_path / "run", epochs=5, callbacks=[SetsOnTheModel(), kills])
+    by = trainer()
+    by.fit(**DEFAULTS, epochs=5, resume=tmp_path / "run", callbacks=[SetsOnTheModel(), Kills()])
+    said = [message for message in by.messages if "first_loss" in message]
+    assert said == ["these attributes of the model are in no checkpoint: first_loss; keep them in a callback"]
+
+
 class CompilesFirst(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self.model.compile("sgd", crossentropy(), metrics=["accuracy"])
