@@ -30,6 +30,7 @@ from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.course import Course
 from overlap_train._fit.draws import shared_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
+from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
@@ -268,10 +269,12 @@ class Checkpoints:
     _hooks: EpochHooks
     _stepwise: StepValidations | None
     _hosts: Hosts
+    _check_interrupted: Callable[[], None]
 
     def write_delivered(self, snapshot: Snapshot, outcome: Outcome, position: CursorState) -> None:
         """Writes a checkpoint of an epoch that has been delivered, if one is due."""
-        self._finish_inside(snapshot.epoch)
+        if not self._finish_inside(snapshot.epoch):
+            return
         following, course = snapshot.epoch + 1, self._course
         self.resumer.delivered(
             StartPoint(following, snapshot.step, course.stopped, dict(outcome.logs), position),
@@ -292,8 +295,7 @@ class Checkpoints:
         """Whether a checkpoint inside the present epoch is to be written now."""
         if len(self._backlog) or not self.resumer.due_inside(self._course.step):
             return False
-        self._finish_inside(None)
-        return self.may_write()
+        return self._finish_inside(None) and self.may_write()
 
     def write(self, snapshot: Snapshot) -> None:
         """Writes a checkpoint of where the training stands; see `may_write`."""
@@ -302,11 +304,18 @@ class Checkpoints:
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, snapshot.position)
         self.resumer.inside(point, snapshot.values, self._callbacks.callbacks)
 
-    def _finish_inside(self, epoch: int | None) -> None:
-        """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none."""
+    def _finish_inside(self, epoch: int | None) -> bool:
+        """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none.
+
+        Returns whether it did. After a signal it waits for none, and the checkpoint before stays.
+        """
         if self._stepwise is not None and self._hosts.count == 1:
-            self._stepwise.wait()
+            try:
+                self._stepwise.wait(self._check_interrupted)
+            except Interrupted:
+                return False
             self._stepwise.release(epoch)
+        return True
 
 
 def describe_start(point: StartPoint, course: Course, plan: str, say: Callable[[str], None]) -> None:

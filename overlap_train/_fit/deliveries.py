@@ -51,8 +51,8 @@ class Deliveries:
         self._course = self.ledger.course
         self.checkpoints: Checkpoints | None = None
         if self.resumer is not None:
-            waiting = self.backlog, self.hooks, self.stepwise
-            self.checkpoints = Checkpoints(self.resumer, self.callbacks, self._course, *waiting, self.hosts)
+            waiting = self.backlog, self.hooks, self.stepwise, self.hosts, self.check_interrupted
+            self.checkpoints = Checkpoints(self.resumer, self.callbacks, self._course, *waiting)
         self._has_warned = False
         self._failure: BaseException | None = None
         self._failed_ahead = False

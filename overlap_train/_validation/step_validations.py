@@ -48,11 +48,11 @@ class StepValidations:
         """Whether none is under way, and no result waits for its delivery."""
         return self._pending is None and not self._finished
 
-    def wait(self) -> None:
-        """Waits for the one under way and collects it."""
+    def wait(self, check: Callable[[], None] = lambda: None) -> None:
+        """Waits for the one under way and collects it; calls `check` meanwhile, which may raise."""
         if self._pending is not None:
             self.suite.admit(None)
-            self._pending.wait(self.timeout_s, lambda: None)
+            self._pending.wait(self.timeout_s, check)
             self._finish()
 
     def release(self, oldest_epoch: int | None) -> None:
