@@ -13,6 +13,8 @@ from overlap_train._data.iterators import next_batch
 from overlap_train._data.pipeline import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
 
+_ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
+
 
 class CachedFold(Fold):
     """Walks through lists of tensors, one list for each component of a batch."""
@@ -106,7 +108,8 @@ class CachedBatches:
             # After an error of the data its iterator would skip a batch, so that a new one begins.
             (iterator, first), self._first_pass = self._begin(), None
             with tf.device("CPU:0"):
-                self.num_batches, self.held = _draw_all(iterator, first, self.fold.components)
+                count, self.held = _draw_all(iterator, first, self.fold.components)
+            self.num_batches = int(count)
             return self.num_batches
 
     def stream(self) -> BatchStream:
@@ -117,20 +120,57 @@ class CachedBatches:
 
 
 def _draw_all(
-    iterator: Any, batch: Any, components: list[tf.TensorSpec]
-) -> tuple[int, tuple[tf.Tensor, ...]]:
-    """Returns the number of batches, `batch` and those that follow it, and the lists of their components.
+    iterator: Any, first: Any, components: list[tf.TensorSpec]
+) -> tuple[Any, tuple[tf.Tensor, ...]]:
+    """Returns the number of batches, the first included, and the lists of their components.
 
-    They are drawn one by one: compiling a loop takes as long as some hundreds of them.
+    Compiling the loop that draws takes as long as drawing some hundreds of batches one by one, so only many
+    batches are drawn by it.
     """
-    lists, count = [_empty_list(spec.dtype) for spec in components], 0
+    batch, count = first, 0
+    lists = tuple(
+        tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=spec.dtype)
+        for spec in components
+    )
     while batch is not None:
-        leaves = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
-        for place, (handle, leaf) in enumerate(zip(lists, leaves, strict=True)):
-            lists[place] = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=leaf)
-        batch, count = next_batch(iterator), count + 1
-    return count, tuple(lists)
+        lists, count = _longer(lists, batch), count + 1
+        if count == _ONE_BY_ONE:
+            all_of_them: tuple[Any, tuple[tf.Tensor, ...]] = _draw_the_rest(
+                iterator, tf.constant(count, tf.int64), lists
+            )
+            return all_of_them
+        batch = next_batch(iterator)
+    return count, lists
 
 
-def _empty_list(dtype: tf.DType) -> tf.Tensor:
-    return tf.raw_ops.EmptyTensorList(element_shape=-1, max_num_elements=-1, element_dtype=dtype)
+def _longer(lists: tuple[tf.Tensor, ...], batch: Any) -> tuple[tf.Tensor, ...]:
+    """Returns the lists with the components of a batch appended."""
+    tensors = [leaf for leaf in tf.nest.flatten(batch, expand_composites=True) if leaf is not None]
+    return tuple(
+        tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=tensor)
+        for handle, tensor in zip(lists, tensors, strict=True)
+    )
+
+
+@tf.function(autograph=False)  # type: ignore[untyped-decorator]
+def _draw_the_rest(
+    iterator: Any, count: tf.Tensor, lists: tuple[tf.Tensor, ...]
+) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all further batches; returns the number of all, and the lists of their components.
+
+    Traced once in a process for each kind of batch, which is all that the trace knows of the data.
+    """
+
+    def draw(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> Any:
+        batch = iterator.get_next_as_optional()
+        return tf.cond(
+            batch.has_value(),
+            lambda: (count + 1, tf.constant(True), _longer(lists, batch.get_value())),
+            lambda: (count, tf.constant(False), lists),
+        )
+
+    with tf.device("CPU:0"):
+        count, _, lists = tf.while_loop(
+            lambda _count, more, _lists: more, draw, (count, tf.constant(True), lists), parallel_iterations=1
+        )
+    return count, lists

@@ -26,6 +26,9 @@ from overlap_train._data.pipeline import keeps_more_than_variables as is_hidden
 from overlap_train._keras.data import Pipeline, warn_out_of_data
 from overlap_train._keras.evaluation import Pass
 
+# A worker takes this fraction (1 / n) of the batches that are left, if their number is known.
+_TURNS = 4
+
 
 class StreamedBatches:
     """Batches that are drawn anew for each validation, by all workers from one iterator.
@@ -216,9 +219,11 @@ class BatchStream:
         self._end = end
         self._batches: Iterator[Any] | None = None
         self._left = steps
-        self._drawing = threading.Lock()
+        self._changed = threading.Condition(threading.Lock())
+        self._drawing = 0  # workers in `draw_some`
         self._ahead: _Ahead | None = None
         self.count = 0
+        self.ended = False
 
     def limit(self, most: int) -> None:
         """Limits the number of batches; call it before the first draw."""
@@ -249,18 +254,52 @@ class BatchStream:
         return self._draw() if self._ahead is None else self._ahead.take()
 
     def _draw(self) -> Any | None:
-        with self._drawing:
+        with self._changed:
             if self._batches is None:
                 self._batches = self._begin(self)
             batch = None if self._left == 0 else next_batch(self._batches)
             if batch is None:
-                self._left = 0
+                self.ended, self._left = self.ended or self._left != 0, 0
                 self._end(self)
                 return None
             self.count += 1
             if self._left is not None:
                 self._left -= 1
             return batch
+
+    def draw_some(self, draw: Callable[[Any, int], tuple[int, bool]], most: int) -> bool:
+        """Draws up to `most` batches of a dataset; returns whether more may follow.
+
+        `draw` takes an iterator and a limit; it returns the number of batches and whether more may follow.
+        May be called from several threads at once. The one that finds the end waits for the others, so that
+        the next validation begins when this one's batches have been counted.
+        """
+        with self._changed:
+            if self._batches is None:
+                self._batches = self._begin(self)
+            if self._left is not None:
+                # Only a part, or the first worker would evaluate them all.
+                most = min(most, -(-self._left // _TURNS))
+                self._left -= most
+            if not isinstance(self._batches, tf.data.Iterator):  # closed
+                most = 0
+            self._drawing += 1
+        count, more = 0, False
+        try:
+            if most:
+                count, more = draw(self._batches, most)
+        finally:
+            with self._changed:
+                self._drawing -= 1
+                self.count += count
+                if not more:
+                    self.ended, self._left = self.ended or most > 0, 0
+                more = more and self._left != 0
+                if not more:
+                    self._changed.wait_for(lambda: not self._drawing)
+                    self._changed.notify_all()
+                    self._end(self)
+        return more
 
     def draw_beyond(self) -> None:
         """Draws one more batch of a dataset and drops it."""
@@ -269,7 +308,7 @@ class BatchStream:
 
     def finish(self) -> None:
         """Ends the validation: no worker draws any more."""
-        with self._drawing:
+        with self._changed:
             self._left = 0
             self._end(self)
 

@@ -21,6 +21,7 @@ from overlap_train._training.loops import ArrayLoop, Loop, Pace
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle
 from overlap_train._training.step import Step, StepFunction
+from overlap_train._training.strategy import refuse_for_replicas
 from overlap_train._training.xla import compiled_loop, find_xla_obstacle
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
@@ -104,7 +105,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
 def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
     """Return the way to execute the steps, and whether the plan or the model asks for it."""
     if task.settings.shared:
-        _refuse_for_replicas(task, plan)
+        refuse_for_replicas(plan, jit_compile=task.model.jit_compile)
         return _Way(), True
     if plan.jit is True or (plan.jit == "auto" and task.model.jit_compile and not plan.splits):
         if plan.kernels == "fast" and task.kernels is not None:
@@ -146,22 +147,6 @@ def _arithmetic(task: Task) -> float:
 
 def _is_recurrent(model: keras.Model) -> bool:
     return any(isinstance(layer, keras.layers.RNN) for layer in keras_models.flat_layers(model))
-
-
-def _refuse_for_replicas(task: Task, plan: ExecutionPlan) -> None:
-    if plan.kernels == "fast":
-        raise ValueError(
-            "kernels='fast' is not possible under a tf.distribute strategy of several replicas; "
-            "call overlap_train.accelerate(model) instead"
-        )
-    option = "batch_splits" if plan.splits else "jit=True" if plan.jit is True else ""
-    if not option and task.model.jit_compile:
-        option = "model.compile(jit_compile=True)"
-    if option:
-        raise ValueError(
-            f"{option} is not possible under a tf.distribute strategy of several replicas, which "
-            "share each batch already and which XLA cannot compile as one; leave it out"
-        )
 
 
 def make_loop(feed: Feed, step: Step) -> Loop:

@@ -11,6 +11,7 @@ import tensorflow as tf
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import replicas as keras_replicas
+from overlap_train.options.execution import ExecutionPlan
 from overlap_train.parallel.cluster_hosts import EvaluatorTask, has_own_rows, make_hosts
 
 _SUPPORTED = (
@@ -147,3 +148,20 @@ def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
     replicas = Replicas(strategy)
     replicas.check_model(model)
     return replicas
+
+
+def refuse_for_replicas(plan: ExecutionPlan, *, jit_compile: bool | str) -> None:
+    """Raise ValueError for a plan, or a model, that asks for what several replicas cannot do."""
+    if plan.kernels == "fast":
+        raise ValueError(
+            "kernels='fast' is not possible under a tf.distribute strategy of several replicas; "
+            "call overlap_train.accelerate(model) instead"
+        )
+    option = "batch_splits" if plan.splits else "jit=True" if plan.jit is True else ""
+    if not option and jit_compile:
+        option = "model.compile(jit_compile=True)"
+    if option:
+        raise ValueError(
+            f"{option} is not possible under a tf.distribute strategy of several replicas, which "
+            "share each batch already and which XLA cannot compile as one; leave it out"
+        )

@@ -30,6 +30,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._training.step import Logs
+from overlap_train._validation.drawn_calls import draw_all, drawn_in_one_call
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
@@ -55,8 +56,8 @@ class EvaluationFunctions:
     """One traced step compiled for snapshots and batches, without any data. May be called from any thread.
 
     A `state` is that of the metrics' variables, and `values` are those of `variables`, in this order: what
-    the step captured, and metrics that it never touches. With `fold` there is `part`; else `start` and
-    `one`, which is given the batches.
+    the step captured, and metrics that it never touches. With `fold` there is `part`; else `start`, with
+    `some` if the functions draw and with `one` if they are given the batches.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class EvaluationFunctions:
         *,
         fold: Fold | None = None,
         data_spec: Any = None,
+        draws: bool = False,
         carries_logs: bool = False,
         finds_end: bool = False,
     ) -> None:
@@ -85,6 +87,9 @@ class EvaluationFunctions:
         self.part: Any = None
         # Of values, state and a batch: the same after it.
         self.one: Any = None
+        # Of values, state, an iterator and a number: the same after as many batches of it, how many there
+        # were, and whether there may be more.
+        self.some: Any = None
         # Of values and state: the metrics; None where the logs count.
         self.result: Any = None if step.own_logs else _compile(self._result, values, state)
         # Of values and state: the state when a step has found no batch; None if that changes nothing.
@@ -95,7 +100,10 @@ class EvaluationFunctions:
             self.part = _compile(self._part, values, data_spec, number, number)
         else:
             self.start = _compile(self._start, values)
-            self.one = _compile(self._one, values, state, raw_spec)
+            if draws:
+                self.some = _compile(self._some, values, state, tf.data.IteratorSpec(raw_spec), number)
+            else:
+                self.one = _compile(self._one, values, state, raw_spec)
 
     def _part(
         self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
@@ -103,8 +111,7 @@ class EvaluationFunctions:
         handles = private_handles(self.variables, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
-        empty, shapes = self._step.logs.empty(), self._step.logs.shapes
-        logs, shapes = (empty, shapes) if self._carries_logs else ([], [])
+        logs, shapes = self._no_logs()
         logs = self._fold.over(data, first, stop, logs, lambda batch: self._run(handles, batch), shapes)
         return self._read(handles), logs
 
@@ -112,6 +119,20 @@ class EvaluationFunctions:
         handles = private_handles(self.variables, self._in_state(values, state))
         logs = self._run(handles, batch)
         return self._read(handles), logs
+
+    def _some(
+        self, values: Sequence[tf.Tensor], state: State, iterator: Any, most: tf.Tensor
+    ) -> tuple[State, list[tf.Tensor], tf.Tensor, tf.Tensor]:
+        handles = private_handles(self.variables, self._in_state(values, state))
+        logs, shapes = self._no_logs()
+        logs, count, more = drawn_in_one_call(
+            functools.partial(self._run, handles), iterator, most, logs, shapes
+        )
+        return self._read(handles), logs, count, more
+
+    def _no_logs(self) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
+        """Returns what a loop carries of the logs before its first batch, and the shapes."""
+        return (self._step.logs.empty(), self._step.logs.shapes) if self._carries_logs else ([], [])
 
     def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
         """Makes one step on private variables; returns the logs to be carried."""
@@ -202,7 +223,7 @@ class SnapshotEvaluator:
     """Evaluates snapshots on a validation set, in parts.
 
     Batches in memory are evaluated in one compiled call a part; batches that are drawn anew, or to which a
-    callback listens, one by one.
+    callback listens, one by one; those of a dataset in calls that draw them, several workers at once.
     """
 
     def __init__(
@@ -213,11 +234,15 @@ class SnapshotEvaluator:
         batches: Batches,
         *,
         batch_by_batch: bool = False,
+        by_device: bool = False,
     ) -> None:
         self._step = step
         self._batches: Any = batches
         self._batch_by_batch = batch_by_batch
-        self._in_memory = not (batch_by_batch or isinstance(batches, StreamedBatches))
+        streamed = batches if isinstance(batches, StreamedBatches) else None
+        self._in_memory = streamed is None and not batch_by_batch
+        apart = batch_by_batch or by_device
+        self._draws = streamed is not None and streamed.is_dataset and not (streamed.in_order or apart)
         self._group = keras_training.steps_per_execution(model)
         self._carries_logs = step.own_logs or batch_by_batch
         self._finds_end = batches.finds_end and keras_training.counts_without_batch(model)
@@ -238,7 +263,10 @@ class SnapshotEvaluator:
         """
         variables = self._variables(values)
         if isinstance(part, BatchStream):
-            return self._one_by_one(variables, part)
+            if not self._draws:
+                return self._one_by_one(variables, part)
+            state, logs, count = draw_all(self._functions, variables, part)
+            return ShardResult(tuple(state), self._packed(logs), count)
         if not self._in_memory:
             stream = self._batches.stream()
             stream.limit(part.stop)  # all of them, or the first ones
@@ -350,13 +378,14 @@ class SnapshotEvaluator:
         return Traces.of(model).get(
             "test",
             keras_training.test_function(model),
-            (Same(self._step), fold, kind, self._carries_logs, self._finds_end, metrics),
+            (Same(self._step), fold, kind, self._draws, self._carries_logs, self._finds_end, metrics),
             lambda: EvaluationFunctions(
                 self._step,
                 state.metrics,
                 batches.raw_spec,
                 fold=fold,
                 data_spec=data_spec,
+                draws=self._draws,
                 carries_logs=self._carries_logs,
                 finds_end=self._finds_end,
             ),

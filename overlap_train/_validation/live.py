@@ -127,3 +127,12 @@ class KerasEvaluation:
             logs, data_pass = self.evaluate(callbacks)
         self.on_pass(data_pass)
         return {str(name): value for name, value in logs.items()}
+
+
+class WaitingRunner(Runner):
+    """Stands in for the runner of a set before its first validation, for which the suite is built anew."""
+
+    runs_python = False
+
+    def __init__(self, *, rewindable: bool) -> None:
+        self.rewindable = rewindable

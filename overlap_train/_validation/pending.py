@@ -99,15 +99,6 @@ class Runner:
         """Ends what the data began."""
 
 
-class WaitingRunner(Runner):
-    """Stands in for the runner of a set before its first validation, for which the suite is built anew."""
-
-    runs_python = False
-
-    def __init__(self, *, rewindable: bool) -> None:
-        self.rewindable = rewindable
-
-
 @dataclass(frozen=True)
 class NamedRunner:
     """A validation set."""

@@ -23,8 +23,8 @@ from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.evaluation import SnapshotEvaluator
-from overlap_train._validation.live import KerasEvaluation, LiveRunner
-from overlap_train._validation.pending import NamedRunner, Runner, WaitingRunner
+from overlap_train._validation.live import KerasEvaluation, LiveRunner, WaitingRunner
+from overlap_train._validation.pending import NamedRunner, Runner
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.suite import ValidationSuite
@@ -100,6 +100,7 @@ def build_suite(
             each.step,
             each.batches,
             batch_by_batch=request.listened,
+            by_device=bool(settings.devices),
         )
         for each in prepared
         if each.live is None and each.step is not None and each.batches is not None

@@ -14,15 +14,8 @@ from overlap_train._support.printing import error_text
 from overlap_train._support.reasons import Reason
 from overlap_train._support.threads import in_background
 from overlap_train._validation.evaluation import SnapshotEvaluator
-from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.pending import (
-    NamedRunner,
-    PendingEpoch,
-    PendingValidation,
-    Runner,
-    WaitingRunner,
-    on_set,
-)
+from overlap_train._validation.live import LiveRunner, WaitingRunner
+from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation, Runner, on_set
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError

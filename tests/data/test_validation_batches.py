@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import itertools
 import threading
 
@@ -12,6 +13,7 @@ import scipy.sparse
 import tensorflow as tf
 from hypothesis import strategies as st
 
+from overlap_train._data import cached_batches
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, ValidationSource, split_batches
@@ -132,6 +134,51 @@ def test_array_batches_end_with_a_smaller_one(steps):
     assert make(X[:10], Y[:10], batch_size=5).element_spec[0].shape.as_list() == [5, 2]
 
 
+def test_parts_run_side_by_side():
+    """Each of two parts waits, in its first batch, until the other has begun."""
+    batches = CachedBatches(dataset(2), steps=None)
+    count = batches.fill()
+    both = threading.Barrier(2)
+
+    def meet(index):
+        both.wait(timeout=60)
+        return index
+
+    total, firsts = tf.Variable(0.0), [float(X[2 * s.first, 0]) for s in split_batches(count, 2)]
+
+    def step(batch):
+        x = tf.cond(
+            tf.reduce_any(batch[0][0, 0] == firsts),
+            lambda: tf.py_function(meet, [batch[0]], tf.float32),
+            lambda: batch[0],
+        )
+        return [total.assign_add(tf.reduce_sum(x) + 1.0, read_value=True)]
+
+    @tf.function(autograph=False)
+    def run(held, first, stop):
+        return batches.fold.over(held, first, stop, [tf.zeros([])], step, [tf.TensorShape([])])
+
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        parts = [[tf.constant(n, tf.int64) for n in (s.first, s.stop)] for s in split_batches(count, 2)]
+        list(executor.map(lambda part: run(batches.held, *part), parts))
+    assert float(total) == X.sum() + count
+
+
+@pytest.fixture(params=["all by Python", "all but one compiled"])
+def drawn_by(request, monkeypatch):
+    if request.param != "all by Python":
+        monkeypatch.setattr(cached_batches, "_ONE_BY_ONE", 1)
+
+
+@pytest.mark.usefixtures("drawn_by")
+@pytest.mark.parametrize("count", [63, 64, 65, 200])
+def test_every_batch_is_kept_whoever_draws_it(count):
+    batches = CachedBatches(tf.data.Dataset.range(count).batch(1), steps=None)
+    assert batches.fill() == count
+    kept = [int(batches.fold.batch(batches.held, index)[0]) for index in range(count)]
+    assert kept == list(range(count))
+
+
 @pytest.mark.parametrize("batches", [lambda: make(X, Y, batch_size=2), lambda: make(dataset(2))])
 def test_parts_add_up_to_the_whole(batches):
     batches = batches()
@@ -160,6 +207,7 @@ def test_a_cache_is_filled_once_however_many_threads_ask():
     assert int(drawn) == 3
 
 
+@pytest.mark.usefixtures("drawn_by")
 @pytest.mark.parametrize("row", [0, 4])
 def test_data_that_fails_fails_whenever_it_is_asked_for(row):
     """An iterator goes on behind the batch that failed, and would leave it out."""
