@@ -15,8 +15,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._inspection.bits import same_bits
 from overlap_train._inspection.traced import CapturedVariable
-from overlap_train._support.bits import same_bits
 
 
 @dataclass(frozen=True, eq=False)
