@@ -96,7 +96,7 @@ class CostModel:
             TypeError: `measured` is not a collection of triples of a layer, a device and a time.
             ValueError: a time is not positive and finite.
         """
-        samples = require_items("measured", measured, tuple, expected=_SAMPLES)
+        samples = require_items("measured", measured, (tuple, list), expected=_SAMPLES)
         measured = [_checked_sample("measured", sample) for sample in samples]
         with self._lock:
             for layer, device, seconds in measured:
