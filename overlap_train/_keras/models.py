@@ -148,6 +148,11 @@ def flat_layers(model: keras.Model) -> list[keras.Layer]:
     return list(model._flatten_layers())
 
 
+def compiled_parts(model: keras.Model) -> tuple[Any, Any]:
+    """Return the loss and the metrics that `compile` has made (`_compile_loss`, `_compile_metrics`)."""
+    return model._compile_loss, model._compile_metrics
+
+
 def strategy_of(model: keras.Model) -> tf.distribute.Strategy | None:
     """Return the strategy whose scope made a model (`_distribute_strategy`), or None."""
     return getattr(model, "_distribute_strategy", None)

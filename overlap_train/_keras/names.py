@@ -44,6 +44,7 @@ get_data_adapter = _find(f"{_ADAPTERS}.get_data_adapter")
 # Renamed in 3.16.
 KerasTrainer = _find("backend.tensorflow.trainer.Trainer", "backend.tensorflow.trainer.TensorFlowTrainer")
 TFEpochIterator = _find("backend.tensorflow.trainer.TFEpochIterator")
+CompileLoss = _find("trainers.compile_utils.CompileLoss")
 CompileMetrics = _find("trainers.compile_utils.CompileMetrics")
 MetricsList = _find("trainers.compile_utils.MetricsList")
 pythonify_logs = _find("utils.python_utils.pythonify_logs")
@@ -59,7 +60,7 @@ loss_module = _find("losses.loss")
 # The attributes of their instances.
 _ATTRIBUTES: Mapping[Any, str] = {
     KerasTrainer: (
-        "_compile_config _compile_loss _compile_metrics _compute_loss "
+        "_aggregate_additional_loss _compile_config _compile_loss _compile_metrics _compute_loss "
         "_distribute_strategy _eval_epoch_iterator _flatten_metrics_in_order _get_metrics_result_or_logs "
         "_initial_epoch _loss_tracker _maybe_symbolic_build _symbolic_build"
     ),
@@ -74,7 +75,9 @@ _ATTRIBUTES: Mapping[Any, str] = {
     keras.Variable: "_name _path",
     keras.optimizers.Optimizer: "_all_reduce_sum_gradients _distribution_strategy _get_variable_index",
     keras.optimizers.Adam: "_momentums _velocities",
+    keras.losses.MeanSquaredError: "_fn_kwargs fn",
     keras.callbacks.TensorBoard: "_should_trace",
+    CompileLoss: "_flat_losses",
     ArrayDataAdapter: "_inputs _num_samples",
     GeneratorDataAdapter: "_first_batches",
     OrderedEnqueuer: "executor_fn future_queue run_thread running",

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._keras.models import set_until
+from overlap_train._keras.models import is_stock_method, set_until
 from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 from overlap_train._keras.optimizers import inner_optimizer
 
@@ -33,6 +33,34 @@ def symbolic_build(model: keras.Model, element_spec: Any) -> None:
     model._symbolic_build(data_batch=batch)
 
 
+def row_loss(model: keras.Model) -> str | None:
+    """Return the name of the stock loss of a row that the compiled loss averages over a batch, or None."""
+    compiled = model._compile_loss
+    if compiled is None or not compiled.built or len(compiled._flat_losses) != 1:
+        return None
+    loss = compiled._flat_losses[0].loss
+    function = getattr(loss, "fn", None)
+    options = getattr(loss, "_fn_kwargs", {})
+    is_stock = is_stock_method(type(loss)) and _is_stock_function(function, _ROW_FUNCTIONS)
+    by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
+    averages = is_stock and by_row and loss.reduction == "sum_over_batch_size"
+    return str(getattr(function, "__name__", "")) if averages else None
+
+
+def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
+    return is_stock_method(function) and getattr(function, "__name__", None) in names
+
+
+# Functions of `keras.losses` and `keras.metrics` with one value for each row or element. Not `hinge`, which
+# looks at all labels of a batch to tell 0 and 1 from -1 and 1.
+_ROW_FUNCTIONS = frozenset(
+    {"binary_crossentropy", "categorical_crossentropy", "sparse_categorical_crossentropy", "kl_divergence"}
+    | {"mean_squared_error", "mean_absolute_error", "mean_absolute_percentage_error"}
+    | {"mean_squared_logarithmic_error", "huber", "log_cosh", "categorical_hinge", "poisson"}
+    | {"cosine_similarity"}
+)
+
+
 def compute_loss(model: keras.Model, x: Any, y: Any, y_pred: Any, sample_weight: Any) -> Any:
     """Return a batch's loss as `train_step` computes it (`_compute_loss`)."""
     return model._compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=sample_weight, training=True)
@@ -42,6 +70,11 @@ def track_loss(model: keras.Model, x: Any, loss: Any) -> None:
     """Count the loss of a batch, whose rows are those of the tensors in `x` (`_loss_tracker`)."""
     rows = tf.shape(next(leaf for leaf in keras.tree.flatten(x) if leaf is not None))[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
+
+
+def additional_losses(model: keras.Model) -> list[Any]:
+    """Return the terms that `compute_loss` adds to the compiled loss (`_aggregate_additional_loss`)."""
+    return [model._aggregate_additional_loss(loss) for loss in model.losses]
 
 
 LOGITS, MASK = "_keras_logits", "_keras_mask"

@@ -11,6 +11,13 @@ This is the gradient of the whole batch, with rounding in another order, for any
 weights and sizes of the parts; loss, metrics, loss scaling and clipping are computed once, as Keras does. It
 needs each row of the outputs to depend on its own row of the inputs only; `find_obstacle` says where that
 does not hold or cannot be known.
+
+All parts wait there for the last of them, and so does a core with nothing left to do. Where the loss is known
+to average the rows of one output, n_k of n in part k, nothing has to wait:
+
+    L = sum_k n_k/n L_k,    L_k = loss(y_k)
+
+and each part goes on to the gradient of its own addend.
 """
 
 from __future__ import annotations
@@ -129,6 +136,26 @@ def unknown_layer(model: keras.Model, *, also: Sequence[str] = ()) -> str | None
     return None
 
 
+def rows_correspond(
+    labels: tf.TensorShape, outputs: tf.TensorShape, weights: tf.TensorShape | None, *, classes: bool
+) -> bool:
+    """Whether Keras pairs each row of one output with its own label and weight, and does not broadcast.
+
+    The labels' rank is known. With `classes`, a label is the index of an output along the last axis.
+    """
+    rank = outputs.rank
+    others = [labels] if weights is None else [labels, weights]
+    if rank < 2 or any(not shape.rank or shape[0] != outputs[0] for shape in others):
+        return False
+    one_less = classes or outputs[1:] == [1]
+    paired = labels.rank == rank or (labels.rank == rank - 1 and one_less)
+    if weights is None:
+        return paired
+    # A loss has no last axis; weights may have one of length one where only the rows' is left.
+    column = rank == 2 and weights[1:] == [1]
+    return paired and (weights.rank == rank - 1 or column)
+
+
 _Gradient: TypeAlias = Any
 """A dense tensor, `tf.IndexedSlices`, or None for a variable that the loss does not depend on."""
 
@@ -139,6 +166,11 @@ class _Part:
     outputs: Outputs
     begin: Any
     end: Any
+    rows: Any  # of the batch
+
+    def rows_of(self, structure: Any) -> Any:
+        """Return this part's rows of labels or weights; fails where they have fewer rows than the batch."""
+        return rows_between(structure, self.begin, self.end)
 
 
 class SplitStep:
@@ -177,7 +209,10 @@ class SplitStep:
             for tensors in zip(*(part.outputs.tensors for part in parts), strict=True)
         ]
         y_pred = parts[0].outputs.of(outputs)
-        loss, gradients = self._gradients(parts, outputs, x, y, sample_weight)
+        if self._rows_are_apart(y, y_pred, sample_weight):
+            loss, gradients = self._apart(parts, y, sample_weight)
+        else:
+            loss, gradients = self._together(parts, outputs, x, y, sample_weight)
         keras_replicas.track_loss(model, x, loss)
         weights = model.trainable_weights
         sums = [add_gradients(addends) for addends in zip(*gradients, strict=True)]
@@ -195,13 +230,13 @@ class SplitStep:
                 begin_part(rows, begin, end, masks)
                 with tf.GradientTape() as tape:
                     output = keras_training.forward(self._model, rows_between(x, begin, end))
-                parts.append(_Part(tape, Outputs(output), begin, end))
+                parts.append(_Part(tape, Outputs(output), begin, end, rows))
         return parts
 
-    def _gradients(
+    def _together(
         self, parts: Sequence[_Part], outputs: Sequence[tf.Tensor], x: Any, y: Any, sample_weight: Any
     ) -> tuple[Any, list[list[_Gradient]]]:
-        """Return the loss of the whole batch, and the addends of its gradient."""
+        """Return the loss and the addends of its gradient, each of which needs the outputs of all parts."""
         model, weights = self._model, list(self._model.trainable_weights)
         with tf.GradientTape() as tape:
             tape.watch([tensor for tensor in outputs if tensor.dtype.is_floating])
@@ -218,6 +253,37 @@ class SplitStep:
             tensors, seeds = [tensor for tensor, _ in targets], [seed for _, seed in targets]
             gradients.append(part.tape.gradient(tensors, weights, output_gradients=seeds))
         return loss, gradients
+
+    def _apart(
+        self, parts: Sequence[_Part], y: tf.Tensor, sample_weight: tf.Tensor | None
+    ) -> tuple[Any, list[list[_Gradient]]]:
+        """Return the same for an average of rows, where each addend needs the outputs of one part only."""
+        optimizer, weights = self._model.optimizer, list(self._model.trainable_weights)
+        compiled_loss, _ = keras_models.compiled_parts(self._model)
+        shares, gradients = [], []
+        for part in parts:
+            with part.tape:
+                loss = compiled_loss(part.rows_of(y), part.outputs.structure, part.rows_of(sample_weight))
+                shares.append(loss * tf.cast((part.end - part.begin) / part.rows, loss.dtype))
+                scaled = optimizer.scale_loss(shares[-1])
+            gradients.append(part.tape.gradient(scaled, weights))
+        with tf.GradientTape() as tape:
+            additional = keras_replicas.additional_losses(self._model)
+            scaled = [optimizer.scale_loss(loss) for loss in additional]
+        if additional:
+            gradients.append(tape.gradient(scaled, weights))
+        return keras.ops.sum([*shares, *additional]), gradients
+
+    def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
+        """Whether the batch's loss is the average of the parts' losses, weighted by rows."""
+        name = keras_replicas.row_loss(self._model)
+        if name is None or not keras_models.is_stock_method(self._model.compute_loss):
+            return False
+        tensors = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
+        if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in tensors):
+            return False
+        shapes = [None if tensor is None else tensor.shape for tensor in (y, y_pred, sample_weight)]
+        return rows_correspond(*shapes, classes=name == "sparse_categorical_crossentropy")
 
 
 def _concatenate(parts: Sequence[tf.Tensor], like: tf.Tensor) -> tf.Tensor:

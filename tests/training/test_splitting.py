@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
+from overlap_train._training import splitting
 from overlap_train._training.splitting import find_obstacle
 from tests import networks
 
@@ -163,6 +164,10 @@ def dense(units, **options):
     return lambda: keras.layers.Dense(units, **options)
 
 
+def shaped(*shape):
+    return lambda: keras.layers.Reshape(shape)
+
+
 def embedding():
     return keras.layers.Embedding(20, 4)
 
@@ -208,9 +213,34 @@ EQUAL = {
         sequence(dense(3, activation="sigmoid"), loss=keras.losses.Dice),
         *(X, np.eye(3, dtype="float32")[Y % 3], {}),
     ),
+    # losses reduce the last axis, which is the rows' here
+    "outputs without an axis": (
+        sequence(dense(1, activation="sigmoid"), shaped(), loss="cosine_similarity", clipnorm=1.0),
+        *(X, uniform(120), {}),
+    ),
+    # one label for each row, where the outputs have an axis of one more: Keras broadcasts all to all
+    "labels paired with every row": (
+        sequence(shaped(4, 3), dense(1), loss="mean_squared_error"),
+        *(networks.arrays()[0], uniform(networks.ROWS), {}),
+    ),
+    # hinge takes labels for 0 and 1 unless there is a -1 anywhere in the batch
+    "loss that looks at all labels": (
+        with_loss("hinge"),
+        *(X, np.sort(np.random.default_rng(1).integers(-1, 2, (120, 3)), axis=0).astype("float32")),
+        {"shuffle": False},
+    ),
+    "weights of elements": (
+        sequence(dense(12), shaped(4, 3), dense(3), loss="mean_squared_error"),
+        *(X, uniform(120, 4, 3), {"sample_weight": uniform(120, 4, seed=2)}),
+    ),
     "loss that gathers rows": (
         with_loss(lambda: first_of_the_batch),
         *(networks.arrays(200)[0], uniform(200, 3), {}),
+    ),
+    # what is left is counted over the batch; parts have different shares of it
+    "ignored class": (
+        sequence(dense(3), loss=functools.partial(SPARSE, ignore_class=0)),
+        *(X, np.sort(Y % 3), {"shuffle": False}),
     ),
     # Keras takes the logits from under the activation: from probabilities there would be no gradient
     "saturated sigmoid": (
@@ -220,10 +250,48 @@ EQUAL = {
 }
 
 
-@pytest.mark.by_default("loss that gathers rows", "saturated sigmoid")
+@pytest.mark.by_default("ignored class", "saturated sigmoid")
 @pytest.mark.parametrize(("make", "x", "y", "arguments"), EQUAL.values(), ids=EQUAL)
 def test_training_in_parts_equals_keras(make, x, y, arguments):
     assert_split_equals_keras(make, x, y, **arguments)
+
+
+LOSSES = {
+    "mean": keras.losses.MeanSquaredError,
+    "mean of elements": "binary_crossentropy",
+    "sum": lambda: keras.losses.MeanSquaredError(reduction="sum"),
+    "by weights": lambda: keras.losses.MeanSquaredError(reduction="mean_with_sample_weight"),
+    "by row": lambda: keras.losses.CosineSimilarity(axis=-1),
+    "found by Keras": "crossentropy",
+    "by column": lambda: keras.losses.CosineSimilarity(axis=0),
+    "own": lambda: lambda y, y_pred: keras.ops.max(keras.ops.abs(y - y_pred)),
+}
+ONE_VALUE = ("by column", "own")  # no row's, so that Keras has nothing to weigh
+
+
+@pytest.mark.parametrize(
+    ("loss", "weighted"),
+    [(loss, weighted) for loss in LOSSES for weighted in {loss not in ONE_VALUE, False}],
+)
+@pytest.mark.by_default("by weights-True")
+def test_losses_equal_keras_however_they_reduce_the_rows(loss, weighted):
+    # Without weights the last batch is smaller; with them all are alike, so that one step is traced.
+    rows, batch_size = (204, 68) if weighted else (203, 40)
+    x, y = networks.arrays(rows)[0], uniform(rows, 3)
+    weights = np.linspace(0.5, 2.0, rows).astype("float32") if weighted else None
+    assert_split_equals_keras(with_loss(LOSSES[loss]), x, y, sample_weight=weights, batch_size=batch_size)
+
+
+def test_one_label_for_all_rows_is_not_lost():
+    """Keras broadcasts a label of one row. A dataset that does not say so cannot be split unnoticed."""
+    x = uniform(8, 12)
+    signature = (tf.TensorSpec((None, 12)), tf.TensorSpec((None, 3)))
+    data = tf.data.Dataset.from_generator(
+        lambda: [(x, np.ones((1, 3), "float32"))], output_signature=signature
+    )
+    trainer = Trainer(with_loss("mean_squared_error")(), execution=ExecutionPlan(batch_splits=2))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"Expected (begin|size)\[0\] in"):
+        trainer.fit(data, verbose=0)
 
 
 def saturated(heads, **options):
@@ -242,7 +310,7 @@ def saturated(heads, **options):
     return make
 
 
-SATURATED = {"two outputs": (2, {}), "a sum": (1, {"reduction": "sum"})}
+SATURATED = {"parts apart": (1, {}), "two outputs": (2, {}), "a sum": (1, {"reduction": "sum"})}
 
 
 @pytest.mark.nightly
@@ -253,3 +321,16 @@ def test_a_saturated_softmax_and_loss_scaling_equal_keras(heads, options):
     x, y = networks.arrays(204)
     labels = [y % 3, (y + 1) % 3] if heads > 1 else y % 3
     assert_split_equals_keras(saturated(heads, **options), 30 * x, labels, batch_size=68)
+
+
+@pytest.mark.parametrize(("loss", "apart"), [("mean_squared_error", True), ("dice", False)])
+def test_parts_wait_for_each_other_only_where_the_loss_needs_all_rows(monkeypatch, loss, apart):
+    taken = []
+    for name in ("_apart", "_together"):
+        way = getattr(splitting.SplitStep, name)
+        monkeypatch.setattr(
+            splitting.SplitStep, name, lambda *a, way=way, name=name: taken.append(name) or way(*a)
+        )
+    plan = ExecutionPlan(batch_splits=2)
+    Trainer(with_loss(loss)(), execution=plan).fit(uniform(8, 12), uniform(8, 3), batch_size=8, verbose=0)
+    assert set(taken) == {"_apart" if apart else "_together"}
