@@ -19,7 +19,7 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
-from overlap_train.scheduling.accounts import DeviceAccount
+from overlap_train.scheduling.accounts import DeviceAccount, Work
 from overlap_train.scheduling.costs import CostModel, Costs
 from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
 from overlap_train.scheduling.graph import Device, Job, Platform, Request
@@ -77,6 +77,7 @@ class Engine(Closing):
         self._policy = make_policy(policy)
         self._distributor = LayerDistributor(self._policy, self._board, self._queue)
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
+        self._work = Work()
         self._closed = False
         self._workers = [
             threading.Thread(
@@ -147,7 +148,7 @@ class Engine(Closing):
             self._board.now_s = time.monotonic()
             self._board.started(job)
             is_active = job.request.number in self._distributor.controllers
-            job.request.began_s[job.index] = self._board.now_s
+            job.request.began[job.index] = (self._board.now_s, self._work.change(self._board.now_s, 1))
         outputs, error, start_s = None, None, time.monotonic()
         if is_active:
             try:
@@ -186,7 +187,8 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = end_s
             self._board.ended(job)
-            request.began_s.pop(job.index, None)
+            began_s, worked_s = request.began.pop(job.index)
+            request.beside_s += self._work.change(end_s, -1) - worked_s - (end_s - began_s)
             if ran:
                 request.ran_s += end_s - start_s
                 self._accounts[job.device.name].book(job, end_s - start_s)

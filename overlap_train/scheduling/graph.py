@@ -261,7 +261,9 @@ class Request:
     # Called once with (request, outputs or None, error or None), on the thread that finished the last job.
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
     ran_s: float = 0.0  # in layers that have ended
-    began_s: dict[int, float] = field(default_factory=dict)  # of the layers that run, by index
+    beside_s: float = 0.0  # that other layers ran meanwhile, on all other slots together
+    # When each layer that runs began, by index, and the seconds that all layers had run together by then.
+    began: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -11,6 +11,7 @@ import itertools
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -114,6 +115,28 @@ def profile_layers(graph: LayerGraph, device: Device, *, repeats: int = 3, batch
     for variable, value in values:
         variable.assign(value)
     return profile
+
+
+def profile_beside(graph: LayerGraph, device: Device, *, batch: int = 1) -> Profile | None:
+    """Measure each layer as `profile_layers` does, while the device's other slots run the same graph."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.is_set():
+            profile_layers(graph, device, repeats=1, batch=batch)
+
+    if device.slots == 1:
+        return None
+    others = [threading.Thread(target=run, name=f"beside-{slot}") for slot in range(1, device.slots)]
+    try:
+        for other in others:
+            other.start()
+        return profile_layers(graph, device, batch=batch)
+    finally:
+        over.set()
+        for other in others:
+            if other.ident is not None:
+                other.join()
 
 
 def written_variables(graph: LayerGraph) -> list[tf.Variable]:
@@ -281,12 +304,13 @@ class ModelBuilder:
             if _is_better(folded, chosen):
                 split_as, chosen = folded_as, folded
             self._learn(chosen.profiles)
-        most, run_s = self._batches(chosen, max_batch)
+        most, alone_s = self._batches(chosen, max_batch)
+        run_times = RunTimes(alone_s, self._beside(chosen, alone_s))
         split, graph = chosen.split, chosen.graph
         if self._cut > 1:
             graph.pieces = self._in_pieces(split_as)
         flatten = functools.partial(split.inputs.flatten, name)
-        return Model(name, graph, flatten, split.pack, max_pending, most, run_times=RunTimes(run_s))
+        return Model(name, graph, flatten, split.pack, max_pending, most, run_times=run_times)
 
     def tensors(self, arrays: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arrays as tensors on the host; in place with `zero_copy`."""
@@ -351,6 +375,17 @@ class ModelBuilder:
             best *= 2
             run_s[best] = double.total_s
         return best, run_s
+
+    def _beside(self, chosen: _Candidate, alone_s: Mapping[int, float]) -> dict[int, float]:
+        """Return the seconds of runs while all slots of their device are busy, by number of examples."""
+        if chosen.best is None or written_variables(chosen.graph):
+            return dict(alone_s)
+        device = chosen.best.samples[0][1]
+        found = {count: profile_beside(chosen.graph, device, batch=count) for count in alone_s}
+        return {
+            count: max(seconds, profile.total_s if (profile := found[count]) else 0.0)
+            for count, seconds in alone_s.items()
+        }
 
 
 def _is_better(folded: _Candidate, plain: _Candidate) -> bool:

@@ -64,10 +64,10 @@ class Model:
     run_times: RunTimes = field(default_factory=RunTimes)
     removed: bool = False
 
-    def book_run(self, batch: Batch) -> None:
-        """Add what a run took to the model's accounts."""
+    def book_run(self, batch: Batch, share: float) -> None:
+        """Add what a run took to the model's accounts, and for what share of it the other lanes worked."""
         ran_s = batch.spent_s(time.monotonic())
-        self.run_times.add(time.monotonic(), sum(s.examples for s in batch.submissions), ran_s)
+        self.run_times.add(time.monotonic(), sum(s.examples for s in batch.submissions), ran_s, share)
         if batch.typical_s:
             self.account.cost_errors.append(abs(ran_s / batch.typical_s - 1))
 
@@ -79,13 +79,17 @@ class Batch:
     submissions: list[Submission]
     typical_s: float
     longest_s: float
+    others_s: float = 0.0  # for which the other lanes had work when it began
     request: Request | None = None
 
     @classmethod
-    def of(cls, submissions: list[Submission], now_s: float) -> Batch:
-        """Return a batch that is about to run."""
+    def of(
+        cls, submissions: list[Submission], now_s: float, others_s: float = 0.0, likely: float = 0.0
+    ) -> Batch:
+        """Return a batch that is about to run, beside others as `RunTimes.typical_s` has it."""
         times, count = submissions[0].model.run_times, sum(s.examples for s in submissions)
-        return cls(submissions, times.typical_s(now_s, count), times.longest_s(now_s, count))
+        typical_s = times.typical_s(now_s, count, others_s, likely)
+        return cls(submissions, typical_s, times.longest_s(now_s, count))
 
     @property
     def model(self) -> Model:
@@ -96,7 +100,10 @@ class Batch:
         """Return the seconds that its layers have run."""
         if self.request is None:
             return 0.0
-        return self.request.ran_s + sum(now_s - began_s for began_s in list(self.request.began_s.values()))
+        return self.request.ran_s + sum(now_s - began_s for began_s, _ in list(self.request.began.values()))
+
+
+_RECENT_RUNS = 6
 
 
 class Waiting:
@@ -106,6 +113,8 @@ class Waiting:
         self.models: dict[str, Model] = {}
         self.running: list[Batch] = []
         self._lanes = lanes
+        # The share of a run's time for which others work that were not there when it began, of late.
+        self._joined = 0.0
 
     def __len__(self) -> int:
         return sum(len(model.waiting) for model in self.models.values())
@@ -134,6 +143,29 @@ class Waiting:
                     total += other.examples
         model.waiting = [submission for submission in model.waiting if submission not in batch]
         return batch
+
+    def begin(self, submissions: list[Submission], now_s: float) -> Batch:
+        """Count submissions as a batch that runs from now on, beside what runs and waits already."""
+        left_s = [max(batch.typical_s - batch.spent_s(now_s), 0.0) for batch in self.running]
+        left_s += [s.model.run_times.typical_s(now_s, s.examples) for s in self._ranked()]
+        others_s = sum(left_s) / (self._lanes - 1) if self._lanes > 1 else 0.0
+        batch = Batch.of(submissions, now_s, others_s, self._joined)
+        batch.others_s = others_s
+        self.running.append(batch)
+        batch.model.account.counts["batches"] += 1
+        return batch
+
+    def end(self, batch: Batch, error: BaseException | None) -> None:
+        """Count a batch as over, and what it took if it has results."""
+        self.running.remove(batch)
+        if error is None and batch.request is not None:
+            slots_s = batch.request.ran_s * (self._lanes - 1)
+            share = min(max(batch.request.beside_s / slots_s, 0.0), 1.0) if slots_s else 0.0
+            rest_s = batch.request.ran_s - batch.others_s
+            if rest_s > 0.2 * batch.request.ran_s:
+                joined = (share * batch.request.ran_s - batch.others_s) / rest_s
+                self._joined += (min(max(joined, 0.0), 1.0) - self._joined) / _RECENT_RUNS
+            batch.model.book_run(batch, share)
 
     def take_hopeless(self, now_s: float) -> list[Submission]:
         """Take out what is to be dropped, because it would be late even if it began now."""
@@ -230,7 +262,7 @@ class Service:
         self._changed = threading.Condition()
         self._waiting = Waiting(lanes)
         self._numbers = itertools.count()
-        self._here = threading.local()  # has `calling` while a thread calls the callbacks of a batch
+        self._here = threading.local()  # has `calling` while a thread calls the callbacks of a future
         self.closed = False
 
     def require_free(self, name: str) -> None:
@@ -266,7 +298,8 @@ class Service:
             self._changed.wait_for(
                 lambda: not model.waiting and all(batch.model is not model for batch in self._waiting.running)
             )
-            self._waiting.models.pop(model.name, None)
+            if self._waiting.models.get(model.name) is model:  # and not one that came after it
+                del self._waiting.models[model.name]
             self._changed.notify_all()
 
     def submit(self, submission: Submission, timeout_s: float | None) -> None:
@@ -349,9 +382,7 @@ class Service:
                 now_s, batch = time.monotonic(), None
                 hopeless = self._waiting.take_hopeless(now_s)
                 if len(self._waiting.running) < self._max_active and (taken := self._waiting.next_batch()):
-                    batch = Batch.of(taken, now_s)
-                    self._waiting.running.append(batch)
-                    batch.model.account.counts["batches"] += 1
+                    batch = self._waiting.begin(taken, now_s)
                 self._changed.notify_all()
             for submission in hopeless:
                 cost_s = submission.model.run_times.typical_s(now_s, submission.examples)
@@ -389,15 +420,10 @@ class Service:
                 rows = [batch.model.pack(part) for part in split_outputs(batch.submissions, arrays)]
             except BaseException as raised:
                 error = raised
-        was_calling, self._here.calling = self._is_calling(), True
         for submission, row in zip(batch.submissions, rows, strict=True):
             self._settle(submission, row, error)
-        self._here.calling = was_calling
         with self._changed:
-            self._waiting.running.remove(batch)
-            if error is None and batch.request is not None:
-                batch.model.book_run(batch)
-            self._changed.notify_all()
+            self._waiting.end(batch, error)
 
     def _settle(self, submission: Submission, result: Any, error: BaseException | None) -> None:
         """End a submission. A worker outlives what its callbacks raise; the future logs an `Exception`."""
@@ -408,6 +434,7 @@ class Service:
                 deadline_s=submission.deadline_s,
                 error=error,
             )
+        was_calling, self._here.calling = self._is_calling(), True
         try:
             if error is None:
                 submission.future.set_result(result)
@@ -415,6 +442,7 @@ class Service:
                 submission.future.set_exception(error)
         except BaseException:
             _log.exception("a callback of a future failed")
+        self._here.calling = was_calling
 
 
 def _late(submission: Submission, end_s: float) -> DeadlineError:

@@ -72,6 +72,7 @@ def _works(options: argparse.Namespace) -> dict[str, Callable[[], dict[str, Any]
                 repeats=options.repeats,
                 contenders=options.contenders.split(","),
                 workload=options.workload,
+                promises=options.promises,
             )
         },
     }
@@ -151,6 +152,7 @@ def _command() -> command.Command:
     add("--repeats", type=int, default=5)
     add("--contenders", default=",".join(measured.CONTENDERS))
     add("--workload", default="", help="a file in Band's format to replay: networks, periods, objectives")
+    add("--promises", type=int, default=0, help="requests with deadlines; by default those of a repeat")
     add("--quick", action="store_true", help="small sizes: a check that it runs, no figures")
     return command.Command(
         parser,

@@ -75,11 +75,12 @@ def measure(
     repeats: int,
     contenders: Sequence[str],
     workload: str = "",
+    promises: int = 0,
 ) -> dict[str, Any]:
     """Run `requests` single images through each network, `repeats` times for each contender in turn.
 
     Then each contender gets Poisson arrivals at the shares `LOADS` of its own capacity, and the workload of a
-    file in Band's format.
+    file in Band's format; ours gets `promises` requests with deadlines, or as many as in a repeat.
     """
     children: dict[str, subprocess.Popen[str]] = {}
     try:
@@ -95,7 +96,7 @@ def measure(
             row, per_s = found[name], found[name]["requests_per_s"]
             row["latencies"] = {f"{x:.0%}": _ask(child, "poisson", per_s=x * per_s) for x in LOADS}
             if name.startswith("ours"):
-                row["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s)
+                row["deadlines"] = _ask(child, "deadlines", per_s=0.7 * per_s, count=promises or 4 * requests)
             if workload:
                 row["workload"] = _ask(child, "band", path=str(Path(workload).resolve()))
             row["memory_mib"] = _ask(child, "memory")
@@ -337,7 +338,7 @@ class _Contender:
         slos = [(s, slo[0]) for s, (_, _, *slo) in zip(latencies, arrivals, strict=True) if slo and slo[0]]
         return found | ({"met": float(np.mean([s <= slo for s, slo in slos]))} if slos else {})
 
-    def deadlines(self, per_s: float) -> dict[str, Any]:
+    def deadlines(self, per_s: float, count: int) -> dict[str, Any]:
         """Poisson arrivals, each to be done in four times its cost; what is refused counts for nothing."""
         from overlap_train.errors import DeadlineError
 
@@ -347,7 +348,7 @@ class _Contender:
             times = [_timed(functools.partial(self._answer, name)) for _ in range(5)]
             cost_s[name] = float(np.median(times))
         before = scheduler.statistics().models
-        for number in range(4 * self._requests):
+        for number in range(count):
             time.sleep(rng.exponential(1 / per_s))
             name = self._names[number % len(self._names)]
             with contextlib.suppress(DeadlineError):

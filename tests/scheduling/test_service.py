@@ -96,8 +96,10 @@ class Scene:
         )
         self.service.add(self.model)
 
-    def submit(self, value=1.0, *, timeout_s=0.0, within_s=None, **options):
+    def submit(self, value=1.0, *, timeout_s=0.0, within_s=None, then=None, **options):
         future = Future()
+        if then is not None:
+            future.add_done_callback(then)
         x = np.full((1, 1), value)
         now_s = time.monotonic()
         if within_s is not None:
@@ -232,6 +234,40 @@ def test_a_callback_waits_for_nothing(method):
     over.add_done_callback(lambda future: scene.service.drain())  # on the caller's own thread, which may
     assert raised == [QueueFullError if method == "submit" else SchedulingError]
     scene.service.remove(scene.model)  # the callback is over
+
+
+def test_a_callback_of_a_dropped_request_waits_for_nothing():
+    scene, raised = Scene(max_active=1, run_times=RunTimes({1: 10.0})), []
+
+    def call(future):
+        with pytest.raises(SchedulingError):
+            scene.service.drain()
+        raised.append(future)
+
+    scene.submit()
+    late = scene.submit(within_s=1.0, on_late="drop", then=call)
+    assert isinstance(late.exception(0), DeadlineError)
+    assert raised == [late]
+
+
+def test_who_takes_a_model_out_leaves_one_of_its_name_that_came_after():
+    scene = Scene(max_active=1)
+    scene.service.remove(scene.model)
+    scene.service.add(Model("m", scene.model.graph, None, scene.model.pack))
+    scene.service.remove(scene.model)  # as another thread would that has waited for the same
+    assert scene.service.model("m") is not scene.model
+
+
+def test_a_run_beside_others_is_predicted_by_such_runs():
+    times = RunTimes({1: 1.0}, {1: 1.5})
+    cases = {(0.0, 0.0): 1.0, (9.0, 0.0): 1.5, (0.75, 0.0): 1.25, (0.0, 0.5): 1.25, (0.75, 1.0): 1.5}
+    assert {case: times.typical_s(0.0, 1, *case) for case in cases} == cases
+    times.add(0.0, 1, 1.8, share=1.0)
+    assert times.typical_s(1.0, 1, 9.0) == pytest.approx(1.8)
+    times.add(1.0, 1, 0.8, share=0.0)
+    assert times.typical_s(1.0, 1) == pytest.approx(0.8)
+    times.add(1.0, 1, 1.4, share=0.6)  # of which 0.4 were alone
+    assert times.typical_s(1.0, 1, 9.0) == pytest.approx(1.8)
 
 
 def test_recent_runs_predict_the_next_and_the_first_measurement_does_where_there_are_none():

@@ -2,6 +2,7 @@
 
     python -m tests.simulation --count 10000 --processes 2   seeds 0 to 9999
     python -m tests.simulation --seed 4711                   one of them again, and what it did
+    python -m tests.simulation --count 10000 --serving        several networks in service
     python -m tests.simulation --count 2000 --fault NAME     with a planted fault of faults.patch
     python -m tests.simulation --count 10000 --table          how soon each planted fault is found
     python -m tests.simulation --count 10000 --table A B      how soon these are
@@ -18,9 +19,13 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from tests.simulation import points
 from tests.simulation.faults import Fault, read_faults
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Report
 
 _COLLECTED = 500  # schedules between two searches for garbage
 
@@ -39,10 +44,12 @@ def main() -> int:
         print("| fault | what it does | schedules | how it shows |\n| --- | --- | ---: | --- |", flush=True)
         parts = [[faults[name] for name in names[i::count]] for i in range(count)]
         return int(any(_forked([lambda part=part: _find(part, seeds) for part in parts])))
-    _prepare(faults[arguments.fault] if arguments.fault else None)
+    fault = faults[arguments.fault] if arguments.fault else None
+    serving = arguments.serving or (fault is not None and fault.is_of_serving)
+    run = _prepare(fault, serving=serving)
     if arguments.seed is not None:
-        return _run([arguments.seed], prints_all=True)
-    return int(any(_forked([lambda i=i: _run(seeds[i::count]) for i in range(count)])))
+        return _run(run, [arguments.seed], prints_all=True)
+    return int(any(_forked([lambda i=i: _run(run, seeds[i::count]) for i in range(count)])))
 
 
 def _arguments() -> argparse.Namespace:
@@ -51,6 +58,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=1000, help="how many seeds")
     parser.add_argument("--processes", type=int, default=1, help="that share the seeds")
+    parser.add_argument("--serving", action="store_true", help="several networks in service, and no fits")
     parser.add_argument("--fault", help="the name of a planted fault of faults.patch")
     parser.add_argument(
         "--table", nargs="*", metavar="FAULT", help="print how soon each planted fault is found"
@@ -58,22 +66,25 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepare(fault: Fault | None = None) -> None:
-    """Load the package with its points, and perhaps with a fault, and put the stand-ins in their places."""
+def _prepare(fault: Fault | None, *, serving: bool) -> Callable[[int], Report]:
+    """Load the package with its points, and perhaps with a fault; return what runs a seed."""
     points.install(fault)
     from tests.simulation import world
 
+    if serving:
+        from tests.simulation.serving import run
+    else:
+        from tests.simulation.run import run
     points.simulate_threads()
     world.replace_what_is_compiled()
     gc.collect()
     gc.freeze()
     gc.disable()
+    return run
 
 
-def _run(seeds: Iterable[int], *, prints_all: bool = False) -> int:
+def _run(run: Callable[[int], Report], seeds: Iterable[int], *, prints_all: bool = False) -> int:
     """Run seeds until one fails; return 1 if one does."""
-    from tests.simulation.run import run
-
     switches = number = 0
     for number, seed in enumerate(seeds, 1):
         report = run(seed)
@@ -87,6 +98,7 @@ def _run(seeds: Iterable[int], *, prints_all: bool = False) -> int:
             traceback.print_exception(report.error)
             fault = points.Loader.fault
             options = f"--seed {seed}" + (f" --fault {fault.name}" if fault is not None else "")
+            options += " --serving" * run.__module__.endswith("serving")
             print(f"FAILED after {number} schedules; again: python -m tests.simulation {options}")
             return 1
     print(f"{number} schedules, {switches} switches of threads")
@@ -118,9 +130,7 @@ def _find(faults: Iterable[Fault], seeds: range) -> int:
         reader, writer = os.pipe()
 
         def search(fault: Fault = fault, writer: int = writer) -> int:
-            _prepare(fault)
-            from tests.simulation.run import run
-
+            run = _prepare(fault, serving=fault.is_of_serving)
             for number, seed in enumerate(seeds, 1):
                 error = run(seed).error
                 if error is not None:

@@ -25,6 +25,11 @@ class Fault:
     found_by: str = ""
     changes: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
+    @property
+    def is_of_serving(self) -> bool:
+        """Whether it is in what serves networks."""
+        return any(module.startswith("scheduling.") for module in self.changes)
+
 
 def read_faults() -> dict[str, Fault]:
     """Return all faults by name."""

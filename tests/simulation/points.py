@@ -22,7 +22,8 @@ ROOMS = ("_fit", "_validation")
 MODULES = (
     *("_callbacks.delivery", "_callbacks.late", "_callbacks.replay", "_checkpoint.resume"),
     *("_data.cached_batches", "_data.cursor", "_data.streamed_batches", "_snapshot", "_support.threads"),
-    "monitoring.recorder",
+    *("monitoring.recorder", "scheduling.costs", "scheduling.distributor", "scheduling.engine"),
+    "scheduling.service",
 )
 
 

@@ -16,7 +16,7 @@ class Report:
     """What a schedule has done."""
 
     seed: Any
-    scenario: Scenario
+    scenario: Any
     digest: str  # of the order in which the threads ran
     switches: int
     error: BaseException | None = None
@@ -30,10 +30,14 @@ def run(seed: Any) -> Report:
         _run(seed, scenario, runs)
     except (Exception, simulated.Killed, EndedBySystem, simulated.Abandoned) as error:
         report.error = error
-    order = [name for each in runs for name in each.order]
-    report.digest = hashlib.sha256(repr(order).encode()).hexdigest()[:16]
-    report.switches = sum(each.switches for each in runs)
+    report.digest, report.switches = digest(runs), sum(each.switches for each in runs)
     return report
+
+
+def digest(runs: list[simulated.Scheduler]) -> str:
+    """Return a short name for the order in which threads ran."""
+    order = [name for each in runs for name in each.order]
+    return hashlib.sha256(repr(order).encode()).hexdigest()[:16]
 
 
 def _run(seed: Any, scenario: Scenario, runs: list[simulated.Scheduler]) -> None:

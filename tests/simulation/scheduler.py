@@ -494,7 +494,8 @@ def _simulated_threading() -> Any:
 
 
 threading = _simulated_threading()
-time = SimpleNamespace(monotonic=lambda: running().now, process_time=lambda: running().cpu_s, sleep=sleep)
+_now = lambda: running().now  # noqa: E731
+time = SimpleNamespace(monotonic=_now, perf_counter=_now, process_time=lambda: running().cpu_s, sleep=sleep)
 
 
 def simulate_futures() -> None:

@@ -1,6 +1,7 @@
-"""The threads of a fit, in orders that seeds decide: callbacks see what they see under Keras.
+"""The threads of a fit and of networks in service, in orders that seeds decide.
 
-And nothing is lost, stuck or left behind, whatever fails and whenever a signal comes: see `run.check`.
+Callbacks see what they see under Keras. Nothing is lost, stuck or left behind, whatever fails and whenever
+a signal comes: see `run.check`, and `serving`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,19 @@ def simulate(*arguments) -> tuple[int, str]:
 @pytest.mark.timeout(1200)
 def test_ten_thousand_schedules_are_as_under_keras():
     status, text = simulate("--count", 10_000, "--processes", 2)
+    assert status == 0, text
+
+
+@pytest.mark.timeout(600)
+def test_whatever_is_asked_of_networks_in_service_ends_once():
+    status, text = simulate("--serving", "--count", 2_000, "--processes", 2)
+    assert status == 0, text
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(6 * 3600)
+def test_whatever_is_asked_of_networks_in_service_ends_once_in_many_schedules():
+    status, text = simulate("--serving", "--first", 2_000, "--count", NIGHTLY // 10, "--processes", 2)
     assert status == 0, text
 
 
