@@ -226,11 +226,20 @@ def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
             for key, path in paths.items()
         }
 
+    # OpenVINO's networks are not to be started by several threads at a time (openvino#24509): it stands still.
+    starting = threading.Lock()
+
     def run_of(network: Any) -> Callable[[Any], Any]:
         request = network.create_infer_request()
-        return lambda x: request.infer({0: x}, share_inputs=True)[0]
 
-    # With four networks, copies into requests and queues started from several threads come to a standstill.
+        def run(x: Any) -> Any:
+            with starting:
+                request.start_async({0: x}, share_inputs=True)
+            request.wait()
+            return request.get_output_tensor(0).data.copy()
+
+        return run
+
     runs = {key: [run_of(network) for _ in range(streams)] for key, network in compiled.items()}
     return _Threads(runs, image, _MAX_BATCH if batched else 1).submit
 
