@@ -45,7 +45,7 @@ class DeviceAccount:
 class Work:
     """The seconds that the layers of all devices have run together, and how many run now.
 
-    What it grew by while a layer ran, less the layer's own time, is what the others did beside it.
+    What it grew by while a layer ran, less the layer's own time, is what the others did meanwhile.
     """
 
     running: int = 0
@@ -177,7 +177,7 @@ class ModelAccount:
 class RunTimes:
     """The seconds that recent runs of one model spent in its layers, by their number of examples.
 
-    Cores share caches and memory, so a run takes longer beside others than alone. Both times are learned:
+    Cores share caches and memory, so a run takes longer next to others than alone. Both times are learned:
     a run tells that which it was nearer to. Without recent ones the first measurements count again: else a
     moment of load could have all requests refused, and no run would correct that.
 
@@ -224,7 +224,7 @@ class RunTimes:
         return max(s for beside in (False, True) for s in self._seconds(now_s, examples, beside))
 
     def _typical_s(self, now_s: float, examples: int) -> list[float]:
-        """Return the medians, alone and beside others."""
+        """Return the medians, alone and next to others."""
         return [statistics.median(self._seconds(now_s, examples, beside)) for beside in (False, True)]
 
     def _seconds(self, now_s: float, examples: int, beside: bool) -> list[float]:

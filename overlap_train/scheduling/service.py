@@ -86,7 +86,7 @@ class Batch:
     def of(
         cls, submissions: list[Submission], now_s: float, others_s: float = 0.0, likely: float = 0.0
     ) -> Batch:
-        """Return a batch that is about to run, beside others as `RunTimes.typical_s` has it."""
+        """Return a batch that is about to run, next to others as `RunTimes.typical_s` has it."""
         times, count = submissions[0].model.run_times, sum(s.examples for s in submissions)
         typical_s = times.typical_s(now_s, count, others_s, likely)
         return cls(submissions, typical_s, times.longest_s(now_s, count))
@@ -145,7 +145,7 @@ class Waiting:
         return batch
 
     def begin(self, submissions: list[Submission], now_s: float) -> Batch:
-        """Count submissions as a batch that runs from now on, beside what runs and waits already."""
+        """Count submissions as a batch that runs from now on, next to what runs and waits already."""
         left_s = [max(batch.typical_s - batch.spent_s(now_s), 0.0) for batch in self.running]
         left_s += [s.model.run_times.typical_s(now_s, s.examples) for s in self._ranked()]
         others_s = sum(left_s) / (self._lanes - 1) if self._lanes > 1 else 0.0
