@@ -226,7 +226,7 @@ def _openvino(name: str, models: Mapping[str, Any], image: Any) -> _Serve:
             for key, path in paths.items()
         }
 
-    # OpenVINO's networks are not to be started by several threads at a time (openvino#24509): it stands still.
+    # Networks that several threads start at a time stand still (openvino#24509).
     starting = threading.Lock()
 
     def run_of(network: Any) -> Callable[[Any], Any]:
