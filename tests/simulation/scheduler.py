@@ -354,6 +354,8 @@ class Lock:
 
     def release(self) -> None:
         if not self._is_locked:
+            if _active is None or _active.is_over:
+                raise Abandoned  # in a wait that was about to take the lock again
             raise RuntimeError("release unlocked lock")
         self._is_locked = False
         if self._waiters:

@@ -504,7 +504,8 @@ class World:
         alive, workers = len(self.snapshots), self.scenario.workers + self.scenario.function
         # A checkpoint that is being written keeps the epochs that waited then, and a validation inside one.
         written = 0 if self.scenario.checkpoints is None else self.scenario.max_lag + 1
-        most = waiting + workers + 2 + written
+        inside = "every_steps" in self.scenario.policy  # a validation waits for the next one
+        most = waiting + workers + 2 + written + inside
         Broken.require(alive <= most, f"{alive} snapshots are alive, {waiting} wait")
 
     def _build(self, resources: contextlib.ExitStack) -> FitSession:
