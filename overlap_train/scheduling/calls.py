@@ -273,9 +273,11 @@ def _grown(
     """Return a call with the only reader of its output folded in, and which that is, or None."""
     (tensor,) = call.outputs
     only = readers[id(tensor)]
-    if len(only) != 1 or only[0] not in left or call.product is None:
+    after = left.get(only[0])
+    if len(only) != 1 or after is None or call.product is None:
         return None
-    after = calls[only[0]]
+    if after is not calls[only[0]]:  # another product has taken it in
+        return None
     others = [other for other in after.inputs if other is not tensor]
     if len(others) > (1 if residuals else 0) or len(after.outputs) != 1:
         return None

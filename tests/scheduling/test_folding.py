@@ -47,6 +47,12 @@ def both_sides(x):
     return kl.ReLU()(kl.Add()([norm()(conv()(x)), norm()(conv(size=1)(x))]))
 
 
+def both_sides_before_norm(x):
+    """The addition is the last that is taken in, as what follows has two readers (ResNet50V2)."""
+    y = kl.Add()([conv()(x), conv(size=1)(x)])
+    return kl.Add()([y, kl.ReLU()(norm()(y))])
+
+
 def read_twice(x):
     y = conv()(x)
     return kl.Concatenate()([y, norm()(y)])
@@ -71,6 +77,7 @@ FOLDED = {  # what is built, and the calls that are left
     "double precision": (lambda x: norm(dtype="float64")(conv(dtype="float64")(x)), 1),
     "a residual": (residual, 2),
     "a residual from a convolution": (both_sides, 2),
+    "a residual from a convolution, read twice": (both_sides_before_norm, 5),
     "nothing behind an activation": (lambda x: norm()(conv(activation="relu")(x)), 2),
     "nothing behind a tensor that is read twice": (read_twice, 3),
     "no addition of another shape": (broadcast, 3),
