@@ -41,24 +41,6 @@ class DeviceAccount:
         self.transfer_bytes += job.transfer_bytes
 
 
-@dataclass
-class Work:
-    """The seconds that the layers of all devices have run together, and how many run now.
-
-    What it grew by while a layer ran, less the layer's own time, is what the others did meanwhile.
-    """
-
-    running: int = 0
-    total_s: float = 0.0
-    at_s: float = 0.0
-
-    def change(self, now_s: float, by: int) -> float:
-        """Count layers that begin or end now; return the seconds so far."""
-        self.total_s += self.running * (now_s - self.at_s)
-        self.at_s, self.running = now_s, self.running + by
-        return self.total_s
-
-
 @dataclass(frozen=True)
 class ModelStatistics:
     """Hold the counts of one model. Latencies run from `submit` to the result, over the last 1024 requests.
@@ -177,9 +159,9 @@ class ModelAccount:
 class RunTimes:
     """The seconds that recent runs of one model spent in its layers, by their number of examples.
 
-    Cores share caches and memory, so a run takes longer next to others than alone. Both times are learned:
-    a run tells that which it was nearer to. Without recent ones the first measurements count again: else a
-    moment of load could have all requests refused, and no run would correct that.
+    Cores share caches and memory, so runs alone and runs next to others are counted apart. Without recent
+    ones the first measurement counts again: else a moment of load could have all requests refused, and no
+    run would correct that.
 
     Args:
         alone_s: what was measured with nothing else running, by number of examples.
@@ -195,48 +177,30 @@ class RunTimes:
         self._first_s = {False: dict(alone_s or {}), True: dict(beside_s or alone_s or {})}
         self._recent: dict[tuple[bool, int], deque[tuple[float, float]]] = {}
 
-    def add(self, now_s: float, examples: int, seconds: float, share: float = 0.0) -> None:
-        """Add what a run took that ended now; `share` says for how much of it the other cores worked."""
-        if examples not in self._first_s[False]:
-            for first_s in self._first_s.values():
-                first_s[examples] = seconds
-        alone_s, beside_s = self._typical_s(now_s, examples)
-        is_beside = share > 0.5
-        # Where all other runs have been: the part of the difference that is not of this kind is taken out.
-        part = share if is_beside else 1.0 - share
-        other_s = alone_s if is_beside else beside_s
-        kind_s = max(seconds - (1.0 - part) * other_s, 0.0) / part
-        self._recent.setdefault((is_beside, examples), deque(maxlen=self._MOST)).append((now_s, kind_s))
+    def add(self, now_s: float, examples: int, seconds: float, *, beside: bool = False) -> None:
+        """Add what a run took that ended now, alone or next to others."""
+        for first_s in self._first_s.values():
+            first_s.setdefault(examples, seconds)
+        self._recent.setdefault((beside, examples), deque(maxlen=self._MOST)).append((now_s, seconds))
 
-    def typical_s(self, now_s: float, examples: int, others_s: float = 0.0, likely: float = 0.0) -> float:
-        """Return what `examples` examples will take; 0 if nothing is known.
-
-        Others work for `others_s` seconds, and behind them for a `likely` share of the time.
-        """
-        alone_s, beside_s = self._typical_s(now_s, examples)
-        if others_s >= beside_s:
-            return beside_s
-        rest_s = alone_s + likely * (beside_s - alone_s)
-        return others_s + (1.0 - others_s / beside_s) * rest_s
+    def typical_s(self, now_s: float, examples: int, *, beside: bool = False) -> float:
+        """Return the median for `examples` examples, alone or next to others; 0 if nothing is known."""
+        return statistics.median(self._seconds(now_s, examples, beside))
 
     def longest_s(self, now_s: float, examples: int) -> float:
-        """Return the longest time for `examples` examples."""
-        return max(s for beside in (False, True) for s in self._seconds(now_s, examples, beside))
+        """Return the longest time for `examples` examples, whether others run or not."""
+        return max(self._seconds(now_s, examples, False, True))
 
-    def _typical_s(self, now_s: float, examples: int) -> list[float]:
-        """Return the medians, alone and next to others."""
-        return [statistics.median(self._seconds(now_s, examples, beside)) for beside in (False, True)]
-
-    def _seconds(self, now_s: float, examples: int, beside: bool) -> list[float]:
+    def _seconds(self, now_s: float, examples: int, *kinds: bool) -> list[float]:
         """Return the times of the next larger number of examples; beyond the largest they grow with it."""
-        first_s = self._first_s[beside]
+        first_s = self._first_s[kinds[-1]]
         if not first_s:
             return [0.0]
         largest = max(first_s)
         nearest = min((known for known in first_s if known >= examples), default=largest)
-        recent = self._recent.get((beside, nearest), ())
-        times_s = [s for at_s, s in recent if now_s - at_s <= self._MEMORY_S] or [first_s[nearest]]
-        return [s * max(examples / nearest, 1.0) for s in times_s]
+        runs = (run for kind in kinds for run in self._recent.get((kind, nearest), ()))
+        recent = [seconds for at_s, seconds in runs if now_s - at_s <= self._MEMORY_S]
+        return [s * max(examples / nearest, 1.0) for s in recent or [first_s[nearest]]]
 
 
 def ends_s(now_s: float, lengths_s: Iterable[float], lanes: int) -> list[float]:

@@ -19,10 +19,10 @@ from overlap_train._support.closing import Closing
 from overlap_train._support.threads import leaves_nothing
 from overlap_train.errors import SchedulerClosedError
 from overlap_train.records import Span
-from overlap_train.scheduling.accounts import DeviceAccount, Work
+from overlap_train.scheduling.accounts import DeviceAccount
 from overlap_train.scheduling.costs import CostModel, Costs
 from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
-from overlap_train.scheduling.graph import Device, Job, Platform, Request
+from overlap_train.scheduling.graph import Device, Job, Platform, Request, RunningLayers
 from overlap_train.scheduling.policy import Board, Policy, make_policy
 
 _log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ class Engine(Closing):
         self._policy = make_policy(policy)
         self._distributor = LayerDistributor(self._policy, self._board, self._queue)
         self._accounts = {device.name: DeviceAccount() for device in platform.devices}
-        self._work = Work()
+        self._running = RunningLayers()
         self._closed = False
         self._workers = [
             threading.Thread(
@@ -148,7 +148,7 @@ class Engine(Closing):
             self._board.now_s = time.monotonic()
             self._board.started(job)
             is_active = job.request.number in self._distributor.controllers
-            job.request.began[job.index] = (self._board.now_s, self._work.change(self._board.now_s, 1))
+            job.request.began[job.index] = self._board.now_s, self._others_s(job, self._board.now_s, 1)
         outputs, error, start_s = None, None, time.monotonic()
         if is_active:
             try:
@@ -170,6 +170,10 @@ class Engine(Closing):
             except Exception:
                 _log.exception("the recorder of the scheduler's timeline failed")
 
+    def _others_s(self, job: Job, now_s: float, by: int) -> float:
+        """Count a layer that begins or ends; return the seconds that other requests' layers have run."""
+        return self._running.change(now_s, by) - job.request.running.change(now_s, by)
+
     def _rebalance(self) -> None:
         """Move waiting jobs to idle devices, or leave them where they are; the lock is held."""
         if self._closed:
@@ -187,8 +191,8 @@ class Engine(Closing):
         with self._lock:
             self._board.now_s = end_s
             self._board.ended(job)
-            began_s, worked_s = request.began.pop(job.index)
-            request.beside_s += self._work.change(end_s, -1) - worked_s - (end_s - began_s)
+            _, others_s = request.began.pop(job.index)
+            request.beside_s += self._others_s(job, end_s, -1) - others_s
             if ran:
                 request.ran_s += end_s - start_s
                 self._accounts[job.device.name].book(job, end_s - start_s)

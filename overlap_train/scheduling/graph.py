@@ -247,6 +247,21 @@ class Platform:
 _LARGEST_PRIORITY = 1 << 53  # a float has no integers beyond it
 
 
+@dataclass(slots=True)
+class RunningLayers:
+    """How many layers run, and the seconds that they have run together."""
+
+    count: int = 0
+    total_s: float = 0.0
+    at_s: float = 0.0
+
+    def change(self, now_s: float, by: int) -> float:
+        """Count layers that begin or end now; return the seconds so far."""
+        self.total_s += self.count * (now_s - self.at_s)
+        self.at_s, self.count = now_s, self.count + by
+        return self.total_s
+
+
 @dataclass(eq=False, slots=True)
 class Request:
     """One inference through one network."""
@@ -261,8 +276,9 @@ class Request:
     # Called once with (request, outputs or None, error or None), on the thread that finished the last job.
     on_done: Callable[[Request, Any, BaseException | None], None] | None = None
     ran_s: float = 0.0  # in layers that have ended
-    beside_s: float = 0.0  # that other layers ran meanwhile, on all other slots together
-    # When each layer that runs began, by index, and the seconds that all layers had run together by then.
+    beside_s: float = 0.0  # that layers of other requests ran meanwhile, on all slots together
+    running: RunningLayers = field(default_factory=RunningLayers)
+    # When each layer that runs began, by index, and the seconds that others' layers had run by then.
     began: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 

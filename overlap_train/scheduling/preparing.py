@@ -6,6 +6,7 @@ only call what was traced.
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import itertools
 import logging
@@ -119,24 +120,22 @@ def profile_layers(graph: LayerGraph, device: Device, *, repeats: int = 3, batch
 
 def profile_beside(graph: LayerGraph, device: Device, *, batch: int = 1) -> Profile | None:
     """Measure each layer as `profile_layers` does, while the device's other slots run the same graph."""
-    over = threading.Event()
+    over, others = threading.Event(), concurrent.futures.ThreadPoolExecutor(device.slots)
 
     def run() -> None:
         while not over.is_set():
             profile_layers(graph, device, repeats=1, batch=batch)
 
-    if device.slots == 1:
-        return None
-    others = [threading.Thread(target=run, name=f"beside-{slot}") for slot in range(1, device.slots)]
-    try:
-        for other in others:
-            other.start()
-        return profile_layers(graph, device, batch=batch)
-    finally:
-        over.set()
-        for other in others:
-            if other.ident is not None:
-                other.join()
+    with others:
+        for _ in range(1, device.slots):
+            others.submit(run)  # what it raises is raised below as well
+        try:
+            return profile_layers(graph, device, batch=batch)
+        except tf.errors.OpError as error:
+            _log.info("%s was not measured on every slot of %s: %s", graph.name, device.name, error)
+            return None
+        finally:
+            over.set()
 
 
 def written_variables(graph: LayerGraph) -> list[tf.Variable]:
@@ -377,15 +376,14 @@ class ModelBuilder:
         return best, run_s
 
     def _beside(self, chosen: _Candidate, alone_s: Mapping[int, float]) -> dict[int, float]:
-        """Return the seconds of runs while all slots of their device are busy, by number of examples."""
-        if chosen.best is None or written_variables(chosen.graph):
-            return dict(alone_s)
-        device = chosen.best.samples[0][1]
-        found = {count: profile_beside(chosen.graph, device, batch=count) for count in alone_s}
-        return {
-            count: max(seconds, profile.total_s if (profile := found[count]) else 0.0)
-            for count, seconds in alone_s.items()
-        }
+        """Return the seconds of runs while all cores are busy, by number of examples."""
+        if chosen.best is None or self.platform.of_kind("gpu") or written_variables(chosen.graph):
+            return {}
+        device, found = chosen.best.samples[0][1], {}
+        for count, seconds in alone_s.items() if device.slots > 1 else ():
+            profile = profile_beside(chosen.graph, device, batch=count)
+            found[count] = max(seconds, profile.total_s if profile is not None else 0.0)
+        return found
 
 
 def _is_better(folded: _Candidate, plain: _Candidate) -> bool:

@@ -45,7 +45,7 @@ class Submission:
         return self.deadline_s if self.deadline_s is not None and self.on_late == "reject" else math.inf
 
     def longest_s(self, now_s: float) -> float:
-        """Return the longest time that a run of it alone took of late."""
+        """Return the longest time that a batch of nothing else took of late."""
         return self.model.run_times.longest_s(now_s, self.examples)
 
 
@@ -64,10 +64,10 @@ class Model:
     run_times: RunTimes = field(default_factory=RunTimes)
     removed: bool = False
 
-    def book_run(self, batch: Batch, share: float) -> None:
-        """Add what a run took to the model's accounts, and for what share of it the other lanes worked."""
+    def book_run(self, batch: Batch, *, beside: bool) -> None:
+        """Add what a run took to the model's accounts, alone or next to others."""
         ran_s = batch.spent_s(time.monotonic())
-        self.run_times.add(time.monotonic(), sum(s.examples for s in batch.submissions), ran_s, share)
+        self.run_times.add(time.monotonic(), sum(s.examples for s in batch.submissions), ran_s, beside=beside)
         if batch.typical_s:
             self.account.cost_errors.append(abs(ran_s / batch.typical_s - 1))
 
@@ -79,17 +79,13 @@ class Batch:
     submissions: list[Submission]
     typical_s: float
     longest_s: float
-    others_s: float = 0.0  # for which the other lanes had work when it began
     request: Request | None = None
 
     @classmethod
-    def of(
-        cls, submissions: list[Submission], now_s: float, others_s: float = 0.0, likely: float = 0.0
-    ) -> Batch:
-        """Return a batch that is about to run, next to others as `RunTimes.typical_s` has it."""
+    def of(cls, submissions: list[Submission], now_s: float, *, beside: bool = False) -> Batch:
+        """Return a batch that is about to run, alone or next to others."""
         times, count = submissions[0].model.run_times, sum(s.examples for s in submissions)
-        typical_s = times.typical_s(now_s, count, others_s, likely)
-        return cls(submissions, typical_s, times.longest_s(now_s, count))
+        return cls(submissions, times.typical_s(now_s, count, beside=beside), times.longest_s(now_s, count))
 
     @property
     def model(self) -> Model:
@@ -103,9 +99,6 @@ class Batch:
         return self.request.ran_s + sum(now_s - began_s for began_s, _ in list(self.request.began.values()))
 
 
-_RECENT_RUNS = 6
-
-
 class Waiting:
     """All submissions that wait, by model, for `lanes` batches that can be computed at the same time."""
 
@@ -113,8 +106,8 @@ class Waiting:
         self.models: dict[str, Model] = {}
         self.running: list[Batch] = []
         self._lanes = lanes
-        # The share of a run's time for which others work that were not there when it began, of late.
-        self._joined = 0.0
+        self._was_beside = False  # whether others ran next to the last run
+        self.ending: list[Submission] = []  # taken out, and their futures are about to end
 
     def __len__(self) -> int:
         return sum(len(model.waiting) for model in self.models.values())
@@ -144,13 +137,16 @@ class Waiting:
         model.waiting = [submission for submission in model.waiting if submission not in batch]
         return batch
 
+    def _is_beside(self, others: int) -> bool:
+        """Whether what begins now will run next to others, on half of the other lanes or more.
+
+        Where there are none yet, others come as they came to the last run.
+        """
+        return self._lanes > 1 and (2 * others >= self._lanes if others else self._was_beside)
+
     def begin(self, submissions: list[Submission], now_s: float) -> Batch:
-        """Count submissions as a batch that runs from now on, next to what runs and waits already."""
-        left_s = [max(batch.typical_s - batch.spent_s(now_s), 0.0) for batch in self.running]
-        left_s += [s.model.run_times.typical_s(now_s, s.examples) for s in self._ranked()]
-        others_s = sum(left_s) / (self._lanes - 1) if self._lanes > 1 else 0.0
-        batch = Batch.of(submissions, now_s, others_s, self._joined)
-        batch.others_s = others_s
+        """Count submissions as a batch that runs from now on."""
+        batch = Batch.of(submissions, now_s, beside=self._is_beside(len(self.running) + len(self)))
         self.running.append(batch)
         batch.model.account.counts["batches"] += 1
         return batch
@@ -160,25 +156,37 @@ class Waiting:
         self.running.remove(batch)
         if error is None and batch.request is not None:
             slots_s = batch.request.ran_s * (self._lanes - 1)
-            share = min(max(batch.request.beside_s / slots_s, 0.0), 1.0) if slots_s else 0.0
-            rest_s = batch.request.ran_s - batch.others_s
-            if rest_s > 0.2 * batch.request.ran_s:
-                joined = (share * batch.request.ran_s - batch.others_s) / rest_s
-                self._joined += (min(max(joined, 0.0), 1.0) - self._joined) / _RECENT_RUNS
-            batch.model.book_run(batch, share)
+            self._was_beside = 2 * batch.request.beside_s > slots_s > 0.0
+            batch.model.book_run(batch, beside=self._was_beside)
 
-    def take_hopeless(self, now_s: float) -> list[Submission]:
-        """Take out what is to be dropped, because it would be late even if it began now."""
-        hopeless = [
-            s
-            for model in self.models.values()
-            for s in model.waiting
-            if s.on_late == "drop" and s.deadline_s is not None
-            if now_s + model.run_times.typical_s(now_s, s.examples) > s.deadline_s
-        ]
-        for model in self.models.values() if hopeless else ():
-            model.waiting = [submission for submission in model.waiting if submission not in hopeless]
-        return hopeless
+    def take_hopeless(self, now_s: float) -> dict[Submission, float]:
+        """Take out what is to be dropped, as it would be late even if it began now; with its end then."""
+        beside, ends = self._is_beside(len(self.running)), {}
+        for model in self.models.values():
+            for s in model.waiting:
+                if s.on_late == "drop" and s.deadline_s is not None:
+                    end_s = now_s + model.run_times.typical_s(now_s, s.examples, beside=beside)
+                    if end_s > s.deadline_s:
+                        ends[s] = end_s
+        for model in self.models.values() if ends else ():
+            model.waiting = [submission for submission in model.waiting if submission not in ends]
+        self.ending += ends
+        return ends
+
+    def take_all(self) -> list[Submission]:
+        """Take out all submissions."""
+        taken = [submission for model in self.models.values() for submission in model.waiting]
+        for model in self.models.values():
+            model.waiting = []
+        self.ending += taken
+        return taken
+
+    def has(self, model: Model | None = None) -> bool:
+        """Whether submissions, perhaps for one model, have not ended."""
+        waiting = (submission for each in self.models.values() for submission in each.waiting)
+        running = (submission for batch in self.running for submission in batch.submissions)
+        left = itertools.chain(waiting, running, self.ending)
+        return any(model is None or submission.model is model for submission in left)
 
     def refused_until_s(self, submission: Submission, now_s: float) -> float | None:
         """Return None if a promise to a new submission can be kept, or else when it would be done."""
@@ -295,9 +303,7 @@ class Service:
         with self._changed:
             model.removed = True
             self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: not model.waiting and all(batch.model is not model for batch in self._waiting.running)
-            )
+            self._changed.wait_for(lambda: not self._waiting.has(model))
             if self._waiting.models.get(model.name) is model:  # and not one that came after it
                 del self._waiting.models[model.name]
             self._changed.notify_all()
@@ -338,19 +344,16 @@ class Service:
         """Wait until everything submitted has ended; see `MultiModelScheduler`."""
         self._require_waitable("drain")
         with self._changed:
-            self._changed.wait_for(lambda: not self._waiting.running and not len(self._waiting))
+            self._changed.wait_for(lambda: not self._waiting.has())
 
     def close(self) -> None:
         """Fail what is unfinished with SchedulerClosedError and close the engine. May be called again."""
         with self._changed:
             self.closed = True
-            left = [s for model in self._waiting.models.values() for s in model.waiting]
-            for model in self._waiting.models.values():
-                model.waiting = []
+            left = self._waiting.take_all()
             self._changed.notify_all()
-        error = SchedulerClosedError("the scheduler was closed")
         for submission in left:
-            self._settle(submission, None, error)
+            self._drop(submission, SchedulerClosedError("the scheduler was closed"))
         self._engine.close()
 
     def _require_in_time(self, submission: Submission) -> None:
@@ -384,9 +387,8 @@ class Service:
                 if len(self._waiting.running) < self._max_active and (taken := self._waiting.next_batch()):
                     batch = self._waiting.begin(taken, now_s)
                 self._changed.notify_all()
-            for submission in hopeless:
-                cost_s = submission.model.run_times.typical_s(now_s, submission.examples)
-                self._settle(submission, None, _late(submission, now_s + cost_s))
+            for submission, end_s in hopeless.items():
+                self._drop(submission, _late(submission, end_s))
             if batch is None:
                 return
             self._begin(batch)
@@ -425,6 +427,13 @@ class Service:
         with self._changed:
             self._waiting.end(batch, error)
 
+    def _drop(self, submission: Submission, error: BaseException) -> None:
+        """End a submission that has been taken out of those that wait."""
+        self._settle(submission, None, error)
+        with self._changed:
+            self._waiting.ending.remove(submission)
+            self._changed.notify_all()
+
     def _settle(self, submission: Submission, result: Any, error: BaseException | None) -> None:
         """End a submission. A worker outlives what its callbacks raise; the future logs an `Exception`."""
         with self._changed:
@@ -442,7 +451,8 @@ class Service:
                 submission.future.set_exception(error)
         except BaseException:
             _log.exception("a callback of a future failed")
-        self._here.calling = was_calling
+        finally:
+            self._here.calling = was_calling
 
 
 def _late(submission: Submission, end_s: float) -> DeadlineError:

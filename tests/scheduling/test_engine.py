@@ -298,3 +298,24 @@ def test_a_controller_keeps_what_will_be_read_and_nothing_else():
     assert set(made) == set()
     assert controller.finished
     assert controller.outputs() == ("out",)
+
+
+def test_a_request_counts_the_layers_of_others_that_run_meanwhile_and_not_its_own():
+    """Two layers of one request wait for each other, and then for one of another request."""
+    own, other, watch = threading.Barrier(2, timeout=60), threading.Event(), Watch(2)
+
+    def branch(inputs):
+        own.wait()
+        other.wait(60)
+        return [0.0]
+
+    branches = [replace(layer(name), runs={"cpu": branch}) for name in "ab"]
+    both = LayerGraph(branches, [Port(0), Port(1)])
+    with Engine(Platform((Device("cpu", slots=3),))) as engine:
+        first = Request(0, both, on_done=watch)
+        engine.start(first)
+        second = Request(1, one_layer(lambda inputs: [other.set()]), on_done=watch)
+        engine.start(second)
+        watch.wait()
+    assert 0.0 < second.beside_s <= 2 * first.ran_s
+    assert 0.0 < first.beside_s < first.ran_s, "its own two layers count for nothing"

@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from overlap_train.errors import DeadlineError, QueueFullError, SchedulerClosedError, SchedulingError
 from overlap_train.models.alexnet import alexnet
-from overlap_train.scheduling import Device, MultiModelScheduler, Platform, Transfer
+from overlap_train.scheduling import Device, MultiModelScheduler, Platform, Transfer, preparing
 from overlap_train.scheduling.policy import POLICIES
 from tests.devices import tolerance
 from tests.scheduling.graphs import Anywhere
@@ -324,6 +324,26 @@ def test_every_future_ends_once_whatever_fails_is_late_or_closed():
         assert all(future is None or future.done() for future in futures)
     assert sorted(ended) == list(range(left))
     assert set(ended.values()) == {1}
+
+
+def test_runs_next_to_others_are_measured_with_every_core_at_work(monkeypatch):
+    most, running, lock = [0], [0], threading.Lock()
+
+    def counted(self, inputs, call=preparing._Compiled.__call__):
+        with lock:
+            running[0] += 1
+            most[0] = max(*most, *running)
+        try:
+            threading.Event().wait(1e-3)  # or one could end before another begins
+            return call(self, inputs)
+        finally:
+            with lock:
+                running[0] -= 1
+
+    monkeypatch.setattr(preparing._Compiled, "__call__", counted)
+    with MultiModelScheduler({"m": small_model()}, devices=[Device("CPU:0", slots=3)], max_batch=1):
+        assert most == [3]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]
 
 
 def test_models_come_and_go_while_others_run():

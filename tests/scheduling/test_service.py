@@ -258,16 +258,38 @@ def test_who_takes_a_model_out_leaves_one_of_its_name_that_came_after():
     assert scene.service.model("m") is not scene.model
 
 
-def test_a_run_beside_others_is_predicted_by_such_runs():
+def test_runs_next_to_others_are_predicted_by_such_runs():
     times = RunTimes({1: 1.0}, {1: 1.5})
-    cases = {(0.0, 0.0): 1.0, (9.0, 0.0): 1.5, (0.75, 0.0): 1.25, (0.0, 0.5): 1.25, (0.75, 1.0): 1.5}
-    assert {case: times.typical_s(0.0, 1, *case) for case in cases} == cases
-    times.add(0.0, 1, 1.8, share=1.0)
-    assert times.typical_s(1.0, 1, 9.0) == pytest.approx(1.8)
-    times.add(1.0, 1, 0.8, share=0.0)
-    assert times.typical_s(1.0, 1) == pytest.approx(0.8)
-    times.add(1.0, 1, 1.4, share=0.6)  # of which 0.4 were alone
-    assert times.typical_s(1.0, 1, 9.0) == pytest.approx(1.8)
+    assert [times.typical_s(0.0, 1, beside=beside) for beside in (False, True)] == [1.0, 1.5]
+    assert times.longest_s(0.0, 1) == 1.5
+    times.add(0.0, 1, 0.8)
+    assert [times.typical_s(1.0, 1, beside=beside) for beside in (False, True)] == [0.8, 1.5]
+    assert times.longest_s(1.0, 1) == 0.8, "what is measured at first refuses nothing for ever"
+    times.add(1.0, 1, 1.8, beside=True)
+    assert [times.typical_s(1.0, 1, beside=beside) for beside in (False, True)] == [0.8, 1.8]
+    assert times.longest_s(1.0, 1) == 1.8
+
+
+@pytest.mark.parametrize(("beside_s", "typical_s"), [(0.6, 1.5), (0.4, 1.0)])
+def test_what_begins_next_to_others_or_behind_such_a_run_is_expected_to_be_slower(beside_s, typical_s):
+    waiting, now_s = Waiting(lanes=2), time.monotonic()
+    models = [Model(name, None, None, None, run_times=RunTimes({1: 1.0}, {1: 1.5})) for name in "abc"]
+    made = [Submission(model, (), 1, Future(), now_s) for model in models]
+    first, second = waiting.begin(made[:1], now_s), waiting.begin(made[1:2], now_s)
+    assert [first.typical_s, second.typical_s] == [1.0, 1.5]
+    waiting.end(first, None)
+    second.request = SimpleNamespace(ran_s=1.0, beside_s=beside_s, began={})
+    waiting.end(second, None)
+    assert waiting.begin(made[2:], now_s).typical_s == typical_s
+
+
+def test_what_is_dropped_would_be_late_next_to_what_runs():
+    scene = Scene(max_active=1, devices=(Device("cpu", slots=2),), run_times=RunTimes({1: 1.0}, {1: 9.0}))
+    in_time = scene.submit(within_s=5.0, on_late="drop")
+    late = scene.submit(within_s=5.0, on_late="drop")
+    assert isinstance(late.exception(0), DeadlineError)
+    scene.engine.end(scene.engine.started[0])
+    assert in_time.result(0) == [[2.0]]
 
 
 def test_recent_runs_predict_the_next_and_the_first_measurement_does_where_there_are_none():

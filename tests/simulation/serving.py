@@ -126,6 +126,7 @@ class _Scene:
             options["deadline_s"] = now_s + self.random.choice((0.0, 0.05, 0.5))
             options["on_late"] = self.random.choice(("run", "drop", "reject"))
         submission = Submission(model, (x,), len(x), Future(), now_s, **options)
+        submission.future.add_done_callback(lambda _: self._end(number))
         try:
             self.service.submit(submission, self.random.choice((0.0, 0.05, None)))
         except (QueueFullError, DeadlineError):
@@ -135,7 +136,6 @@ class _Scene:
         for _ in model.graph.layers:
             expected = _layer(expected)
         self.accepted[number] = (submission, expected)
-        submission.future.add_done_callback(lambda _: self._end(number))
 
     def _end(self, number: int) -> None:
         self.ended[number] += 1
@@ -150,7 +150,10 @@ class _Scene:
         simulated.sleep(self.random.choice(_TIMES_S))
 
     def _drain(self) -> None:
+        before = list(self.accepted.values())
         self.service.drain()
+        left = [submission for submission, _ in before if not submission.future.done()]
+        assert not left, "it is drained, and requests have not ended"
 
     def _close(self) -> None:
         self.service.close()
@@ -159,8 +162,10 @@ class _Scene:
         number = self.random.randrange(len(self.models))
         with contextlib.suppress(KeyError, ValueError):  # another client does the same
             model = self.service.model(f"model-{number}")
+            before = [submission for submission, _ in self.accepted.values() if submission.model is model]
             self.service.remove(model)
-            assert not model.waiting, "a model has been taken out, and requests for it wait"
+            left = [submission for submission in before if not submission.future.done()]
+            assert not left, "a model has been taken out, and requests for it have not ended"
             self.models[number] = self._add(number)
 
     def check(self) -> None:
