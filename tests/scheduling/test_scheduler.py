@@ -1,6 +1,5 @@
 """`MultiModelScheduler` on the CPU: `submit(name, x)` gives what `models[name](x)` gives, or says why not."""
 
-import os
 import random
 import threading
 from collections import Counter
@@ -281,10 +280,11 @@ def test_a_request_that_cannot_be_in_time_is_refused_or_dropped():
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_every_future_ends_once_whatever_fails_is_late_or_closed():
-    """As many requests as OVERLAP_TRAIN_REQUESTS says; a layer fails at random, models come and go."""
+    """A layer fails at random, models come and go."""
     rng, ended = random.Random(0), Counter()
-    left = int(os.environ.get("OVERLAP_TRAIN_REQUESTS", "500"))
+    left = 10_000
 
     class Unreliable(Anywhere):
         def select(self, request, index, places, board):
@@ -310,7 +310,7 @@ def test_every_future_ends_once_whatever_fails_is_late_or_closed():
 
     models, number = {"a": small_model(0), "b": small_model(1)}, 0
     while number < left:
-        batch = min(250, left - number)
+        batch = min(1000, left - number)
         with MultiModelScheduler(models, devices=TWO, policy=Unreliable(number), max_batch=2) as scheduler:
             futures = []
             for _ in range(batch):
