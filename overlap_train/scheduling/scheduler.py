@@ -162,8 +162,8 @@ class MultiModelScheduler(Closing):
 
         Returns:
             A future of what the model returns, as NumPy arrays; they are read-only views where that saves a
-            copy. Its callbacks run on the thread that ends it, which must not wait for itself: called in them,
-            `submit` does not wait for room, whatever `timeout_s` says, and `remove` and `drain` raise
+            copy. Its callbacks run on the thread that ends it, which must not wait for itself. Called in
+            them, `submit` does not wait for room, whatever `timeout_s` says, and `remove` and `drain` raise
             SchedulingError.
 
         Raises:
