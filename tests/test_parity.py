@@ -123,7 +123,7 @@ FITS = {
             validation_batch_size=17,
         ),
     ),
-    "class weights": (sequential, 2, of(None, None, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
+    "class weights": (pools.sequential, 2, of(None, None, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
     "more workers than batches": (sequential, 7, of(None, FEW)),
     "validation in every second epoch": (pools.sequential, 2, of(None, FEW, epochs=5, validation_freq=2)),
     "validation in the epochs of a list": (
@@ -176,7 +176,7 @@ FITS = {
 @pytest.mark.by_default(
     *("validation in the epochs of a list", "validation in every second epoch", "rows in their order"),
     *("epochs shorter than the data", "epochs of a pass", "data that runs out before the epochs do"),
-    "a shuffled pipeline",
+    *("a shuffled pipeline", "class weights"),
 )
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
 @pytest.mark.parametrize(("build", "workers", "make"), FITS.values(), ids=FITS)

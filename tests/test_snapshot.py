@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction
-from overlap_train._snapshot import ModelState
+from overlap_train._snapshot import ModelState, StateVariable
 from tests.networks import CLASSES, FEATURES, arrays, crossentropy
 
 X, Y = arrays(32)
@@ -172,6 +172,16 @@ def test_a_variable_in_two_lists_of_the_model_is_taken_once():
     assert any(v is model.layers[0].kernel for v in model.metrics_variables)
     state = ModelState(model)
     assert len(handles_of(state.variables)) == len(state.variables)
+
+
+@pytest.mark.parametrize(("is_sum", "value", "copies"), [(False, 1.0, [4.0, 4.0]), (True, 3.0, [4.0, 0.0])])
+def test_copies_on_replicas_are_alike_unless_they_are_parts_of_a_sum(is_sum, value, copies):
+    variables = tf.Variable(1.0), tf.Variable(2.0 if is_sum else 1.0)
+    handles = tuple(variable.handle for variable in variables)
+    state = StateVariable("v", handles, tf.float32, tf.TensorShape(()), is_sum)
+    assert float(state.read()) == value
+    state.assign(tf.constant(4.0))
+    assert [float(variable) for variable in variables] == copies
 
 
 def test_an_embedding_with_sgd_is_safe_though_its_updates_scatter():

@@ -306,7 +306,5 @@ def _sources(dataset: Any) -> Iterator[npt.NDArray[Any]]:
 def _content(array: npt.NDArray[Any]) -> bytes:
     if array.dtype.hasobject:
         plain = (str, bytes, int, float)
-        return repr([v if isinstance(v, plain) else type(v).__name__ for v in array.ravel()]).encode(
-            "utf-8", "surrogatepass"
-        )
+        return repr([v if isinstance(v, plain) else type(v).__name__ for v in array.ravel()]).encode()
     return np.ascontiguousarray(array).tobytes()

@@ -114,13 +114,12 @@ def _say_unseeded(
 ) -> None:
     """Says which data draws at random otherwise in another process."""
     inputs, unseeded = _inputs_of_sets(request), {"the training data": request.feed.unseeded}
-    hidden = [name for name, each in inputs.items() if keeps_more_than_variables(each)]
     for name, each in inputs.items():
         of, batches, shuffles = f" of set {name!r}" if name else "", drawing.get(name), reorders(each)
         if batches is None:
-            is_lost = shuffles or name in hidden
-        else:  # whose passes are counted, unless they draw from what another set draws from, too
-            is_lost = batches.redraws or (name in hidden and len(hidden) > 1)
+            is_lost = shuffles or keeps_more_than_variables(each)
+        else:  # whose passes are counted, unless they draw as they are read
+            is_lost = batches.redraws
         if is_lost or (shuffles and request.validates_inside):
             say(
                 f"a resumed fit has other numbers than an unbroken one, because the validation data{of} "

@@ -95,11 +95,16 @@ def wired(skips):
     return keras.Model(x, layers.Add()([y, layers.Dense(2)(x if skips else y)]))
 
 
+def calling(function):
+    return keras.Sequential([keras.Input((2,)), layers.Lambda(function)])
+
+
 PLAIN = functional()
 OTHERWISE = {
     "rate": (PLAIN, functional(rate=0.2), "dropout.rate is 0.2 (was 0.1)"),
     "own attribute": (PLAIN, functional(scale=3.0), "scaled.scale is 3 (was 1)"),
     "activation": (PLAIN, functional(function="relu"), "dense.activation is relu (was linear)"),
+    "lambda": (calling(lambda x: x), calling(keras.ops.abs), "lambda.function is abs (was a lambda)"),
     "subclassed": (Subclassed(0.5), Subclassed(0.75), "subclassed.alpha is 0.75 (was 0.5)"),
     "wiring": (wired(True), wired(False), "functional.wiring is another"),
     "momentum": (sgd(momentum=0.9), sgd(), "optimizer.momentum is 0 (was 0.9)"),

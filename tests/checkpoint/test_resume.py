@@ -151,6 +151,11 @@ OTHER = {
 }
 
 
+class Judges(Trainer):
+    def validation_step(self, batch):
+        return dict(super().validation_step(batch))
+
+
 def test_another_history_is_refused(tmp_path):
     fit(tmp_path, epochs=1)
     for changes, part in OTHER.values():
@@ -158,6 +163,8 @@ def test_another_history_is_refused(tmp_path):
             fit(tmp_path, **changes)
         assert part in str(raised.value)
         assert "digest" not in str(raised.value)
+    with pytest.raises(CheckpointMismatchError, match=r"validation_step is Judges\.valida.* \(was stock\)"):
+        Judges(model()).fit(**DEFAULTS, epochs=2, resume=tmp_path)
     assert fit(tmp_path).epoch == [0, 1], "what was refused has spoiled nothing"
 
 
@@ -269,6 +276,14 @@ def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, h
     assert_same_history(history, expected)
     for actual, weights in zip(resumed.get_weights(), whole.get_weights(), strict=True):
         np.testing.assert_allclose(actual, weights, rtol=1e-6)
+
+
+def test_another_plan_than_that_of_the_checkpoint_is_said(tmp_path):
+    for epochs, splits in enumerate((1, 1, 2), start=1):
+        by = Trainer(model(), execution=ExecutionPlan(batch_splits=splits, kernels="keras", jit=False))
+        by.fit(**DEFAULTS, epochs=epochs, resume=tmp_path)
+        said = [text for text in by.messages if text.endswith("where the plan was: no splits, no XLA")]
+        assert len(said) == (splits == 2)
 
 
 class SetsOnTheModel(keras.callbacks.Callback):

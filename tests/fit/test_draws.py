@@ -194,6 +194,9 @@ def test_python_that_asks_another_model_is_drawn_beside_the_training():
     assert is_drawn_in_order(feed, Batches(3, adversarial(model)), model)
     assert not is_drawn_in_order(feed, Batches(3, adversarial(teacher)), model)
     assert not is_drawn_in_order(feed, (X, Y), model)
+    one = shuffled().batch(16)
+    looking = Batches(3, lambda rows: rows + next(iter(one))[0][0, 0].numpy())
+    assert is_drawn_in_order(IteratorFeed(recognize(one)), looking, model)
 
 
 @pytest.mark.parametrize("make", [tf.Variable, keras.Variable])

@@ -11,6 +11,7 @@ from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests import pools
 from tests.networks import VALIDATION_ROWS, arrays
 from tests.networks import sequential as plain_model
+from tests.whole_fits.comparing import Rows
 
 X, Y = arrays()
 VALIDATION = arrays(VALIDATION_ROWS, 1)
@@ -41,6 +42,7 @@ def test_nothing_is_trained_and_nobody_is_told(tmp_path):
     )
     assert explanation.overlaps
     assert explanation.in_step is None
+    assert explanation.steps_per_epoch == 7
     assert not callback.called
     assert not (tmp_path / "c").exists()
     for before, after in zip(weights, model.get_weights(), strict=True):
@@ -66,7 +68,7 @@ def test_a_shuffle_draws_what_it_would_have_drawn(validates):
 
 
 def test_neither_data_nor_callbacks_are_told(tmp_path):
-    class Rows(keras.utils.PyDataset):
+    class Counts(keras.utils.PyDataset):
         ended = 0
 
         def __len__(self):
@@ -78,7 +80,7 @@ def test_neither_data_nor_callbacks_are_told(tmp_path):
         def on_epoch_end(self):
             self.ended += 1
 
-    rows, board = Rows(), keras.callbacks.TensorBoard(str(tmp_path / "board"))
+    rows, board = Counts(), keras.callbacks.TensorBoard(str(tmp_path / "board"))
     Trainer(pools.sequential()).explain(rows, validation_data=VALIDATION, callbacks=[board])
     assert rows.ended == 0
     assert board.model is None
@@ -101,15 +103,22 @@ def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, k
     assert any("validating in step" in message for message in trainer.messages) is in_step
 
 
+class Acts(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        self.model.optimizer.learning_rate = 0.1
+
+
 @pytest.mark.parametrize(
     ("policy", "data", "told"),
     [
         (ValidationPolicy(max_lag=0), VALIDATION, "max_lag=0"),
         (ValidationPolicy(), None, "nothing to validate"),
+        (ValidationPolicy(), Rows(*VALIDATION), "Acts between its batches"),  # which a fit reads when due
     ],
 )
 def test_why_not_has_an_answer_in_every_case(policy, data, told):
-    explanation = Trainer(pools.sequential(), validation=policy).explain(X, Y, validation_data=data)
+    trainer = Trainer(pools.sequential(), validation=policy)
+    explanation = trainer.explain(X, Y, validation_data=data, callbacks=[Acts()])
     assert not explanation.overlaps
     assert told in explanation.in_step
 

@@ -290,6 +290,7 @@ class Found:
         self.rewound = callbacks
 
     def start(self, state, cursor, callbacks, begin_epoch):
+        assert state is self.place.state
         if self.empty:
             return None
         if self.inside:

@@ -242,12 +242,12 @@ def exit_code_of_a_child(what, *signals):
             os._exit(5)
         finally:
             os._exit(6)
+    os.close(tells)  # or a child that has ended too soon would be waited for
     for number in signals:
         os.read(ready, 1)
         os.kill(child, number)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(ready)
-    os.close(tells)
     return code
 
 

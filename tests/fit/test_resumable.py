@@ -7,7 +7,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._fit.checkpointing import build_resumer
+from tests.fit.requests import request_of
 from tests.networks import VALIDATION_ROWS, arrays
+from tests.parallel.together import ThreadHost
 from tests.pools import sequential
 
 X, Y = arrays()
@@ -117,8 +120,8 @@ def test_draws_of_a_validation_that_would_be_others_are_said(data, make, policy,
 
 def test_what_is_alike_in_each_validation_is_taken(tmp_path):
     once = rows().shuffle(len(X), seed=3, reshuffle_each_iteration=False)
-    policy = ValidationPolicy(every_steps=5)
-    Trainer(sequential(), validation=policy).fit(
+    trainer = Trainer(sequential(), validation=ValidationPolicy(every_steps=5))
+    trainer.fit(
         once.skip(40).cache().map(noisy(generated())).batch(16),
         epochs=1,
         validation_data=once.take(40).cache().batch(16),
@@ -126,3 +129,13 @@ def test_what_is_alike_in_each_validation_is_taken(tmp_path):
         verbose=0,
     )
     assert list(tmp_path.glob("ckpt-*"))
+    assert not any("a resumed fit" in said for said in trainer.messages)
+
+
+@pytest.mark.parametrize(("data", "counted"), [(a_shuffle, {}), (dict, {"": None})])
+def test_on_several_hosts_no_validation_may_draw_whether_its_passes_are_counted(data, counted, monkeypatch):
+    request = request_of(Trainer(sequential()), **data())
+    several = property(lambda _: ThreadHost(0, [None, None], None))
+    monkeypatch.setattr(type(request.settings), "hosts", several)
+    with pytest.raises(ValueError, match="the validation data is drawn anew each time, on several hosts"):
+        build_resumer(request, None, None, counted, print, None)

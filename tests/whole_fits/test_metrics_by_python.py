@@ -165,7 +165,6 @@ def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_
     assert_called_as_by_keras(lambda: network(metric), *callbacks, by_dataset=by_dataset)
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("build", "callback", "options"),
     [
@@ -177,6 +176,7 @@ def test_a_metric_is_read_and_set_back_when_keras_does_it(metric, callbacks, by_
     ],
     ids=["own results", "own reset", "stops, resets", "stops, reads", "epochs without a validation"],
 )
+@pytest.mark.by_default("epochs without a validation")
 def test_so_are_a_model_s_own_and_those_of_epochs_that_are_undone_or_not_validated(build, callback, options):
     assert_called_as_by_keras(build, callback, **options)
 
@@ -286,3 +286,29 @@ def test_whose_logs_count_is_asked_again_once_a_metric_is_attached(hook, kind):
     expected, actual, _ = in_turn(run, lambda: linear(kind=kind), ALWAYS)
     assert_alike(actual, expected)
     assert 0.0 in actual[1]
+
+
+class ListsOne(keras.Sequential):
+    """Lists its loss, in the second epoch a metric of the same name that nothing updates."""
+
+    epoch = 0
+
+    @property
+    def metrics(self):
+        return [self.other if self.epoch == 1 else self._loss_tracker]
+
+
+def test_which_metrics_a_model_lists_is_asked_again_in_each_epoch():
+    def build():
+        model = linear(kind=ListsOne)
+        model.other = keras.metrics.Mean(name="loss")
+        return model
+
+    def run(trained):
+        model = getattr(trained, "model", trained)
+        tells = keras.callbacks.LambdaCallback(on_epoch_begin=lambda epoch, _: setattr(model, "epoch", epoch))
+        return fit(trained, tells, epochs=3).history
+
+    expected, actual, _ = in_turn(run, build, ALWAYS)
+    assert_alike(actual, expected)
+    assert expected["loss"][1] == 0.0

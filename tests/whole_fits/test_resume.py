@@ -240,10 +240,14 @@ class Terminates(Kills):
 @pytest.mark.usefixtures("no_handler")
 def test_terminated_before_an_epochs_first_step_its_metrics_are_its_own(tmp_path):
     def fit_to(epoch, resume):
-        return train(resume, Terminates(epoch), keras.callbacks.ReduceLROnPlateau("val_loss", patience=9))
+        tells = keras.callbacks.LambdaCallback(on_train_end=ends.append)
+        plateau = keras.callbacks.ReduceLROnPlateau("val_loss", patience=9)
+        return train(resume, Terminates(epoch), tells, plateau)
 
-    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=9)
-    assert fit_to(2, policy).ended == "interrupted by SIGTERM"
+    ends, policy = [], CheckpointPolicy(directory=tmp_path / "run", every_epochs=9)
+    for _ in range(2):  # the second has nothing to go on with but what the first has left
+        assert fit_to(2, policy).ended == "interrupted by SIGTERM"
+    assert ends[1] == ends[0] != {}
     trainer = fit_to(-1, policy)
     assert "resumed inside epoch 3, after 0 of its steps" in trainer.messages
     assert_same_outcome(trainer.model, Outcome.of(fit_to(-1, None).model))

@@ -124,13 +124,19 @@ def test_batches_are_prepared_once_where_a_hook_runs_before_the_first_validation
     assert_alike(run(Trainer(build(), validation=ALWAYS, preprocess=prepare).fit, X, Y), expected)
 
 
-def test_what_is_set_behind_the_first_evaluation_is_not_seen(table, change):
+class Notes(keras.callbacks.Callback):
+    def on_test_begin(self, logs=None):
+        self.begun = True
+
+
+@pytest.mark.parametrize("first_acts", [True, False])
+def test_what_is_set_behind_the_first_evaluation_is_not_seen(first_acts, table, change):
     def run(trained):
         change(1.0)
-        callback = hook_of("on_test_begin", lambda scale: None)
-        first = trained.evaluate(X, Y, verbose=0, callbacks=[callback])
+        callbacks = [hook_of("on_test_begin", lambda scale: None)] if first_acts else []
+        first = trained.evaluate(X, Y, verbose=0, callbacks=callbacks)
         change(0.5)
-        return first, trained.evaluate(X, Y, verbose=0)
+        return first, trained.evaluate(X, Y, verbose=0, callbacks=[] if first_acts else [Notes()])
 
     (first, second), actual, _ = in_turn(run, lambda: a_layer(table))
     assert first == second
