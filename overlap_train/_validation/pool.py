@@ -133,14 +133,15 @@ _LATE_S = 1.0  # for jobs that have been waited for in vain
 class _Job(Generic[T]):
     def __init__(self, function: Callable[..., T], arguments: tuple[Any, ...]) -> None:
         self.future: Future[T] = Future()
-        self._function = function
-        self._arguments = arguments
+        work: list[Any] = [function, arguments]
+        self._work = work
+        self.future.add_done_callback(lambda _: work.clear())  # if it is cancelled, too, and waits on
 
     def run(self) -> None:
         if not self.future.set_running_or_notify_cancel():
             return
         try:
-            result = self._function(*self._arguments)
+            result = self._work[0](*self._work[1])
         except BaseException as error:
             self.future.set_exception(error)
             del self  # whose future has the error, which has this frame: a circle that holds a snapshot

@@ -505,7 +505,7 @@ class World:
         # A checkpoint that is being written keeps the epochs that waited then, and a validation inside one.
         written = 0 if self.scenario.checkpoints is None else self.scenario.max_lag + 1
         inside = "every_steps" in self.scenario.policy  # a validation waits for the next one
-        most = waiting + workers + 2 + written + inside
+        most = waiting + workers + 1 + written + inside
         Broken.require(alive <= most, f"{alive} snapshots are alive, {waiting} wait")
 
     def _build(self, resources: contextlib.ExitStack) -> FitSession:

@@ -51,6 +51,17 @@ def fail(snapshot):
     raise ZeroDivisionError
 
 
+def test_a_cancelled_job_that_waits_for_a_worker_keeps_nothing_alive():
+    with WorkerPool(1) as pool:
+        pool.hold(WAIT_S)
+        snapshot = Snapshot()
+        future, alive = pool.submit(fail, snapshot), weakref.ref(snapshot)
+        future.cancel()
+        del snapshot
+        assert alive() is None
+        pool.admit(None)
+
+
 @pytest.mark.parametrize("use", [lambda snapshot: Snapshot(), fail], ids=["result", "error"])
 def test_an_idle_worker_keeps_neither_job_nor_result_alive(use):
     with WorkerPool(1) as pool:
