@@ -206,8 +206,8 @@ class IteratorFeed(Feed):
     def used(self, batches: Any, first: int, steps: int) -> None:
         if self.replay is not None:
             self.replay.used(batches, first, steps)
-        elif self._draws_end and first + steps == self.num_batches:
-            next_batch(batches)
+        if self._draws_end and first + steps == self.num_batches:
+            next_batch(batches.iterator if isinstance(batches, ReplayPass) else batches)
 
     def forget(self, number: int, batch: int = 0) -> None:
         self._states = {key: state for key, state in self._states.items() if key[0] >= number}

@@ -308,12 +308,14 @@ def is_asked_for_its_end(dataset: Any) -> bool:
     """Whether Keras draws the end of a pass whose length it knows, too, and later passes show it.
 
     It does so by prefetching. A cache of unknown length, or one that is written to a file, learns in this way
-    that it is complete. Prefetching almost always gets there before Keras lets go of the iterator.
+    that it is complete, and so does a snapshot. Prefetching almost always gets there before Keras lets go of
+    the iterator.
     """
     if not isinstance(dataset, tf.data.Dataset):
         return False
     of_unknown_length = (c.cardinality() == tf.data.UNKNOWN_CARDINALITY for c in _caches_of(dataset))
-    if not (cache_files(dataset) or any(of_unknown_length)):
+    snapshots = (type(stage).__name__ == "_SnapshotDataset" for stage in stages_of(dataset))
+    if not (cache_files(dataset) or any(of_unknown_length) or any(snapshots)):
         return False
     return _is_prefetched(dataset) or _runs_ahead(dataset)
 

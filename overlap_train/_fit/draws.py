@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe
+from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe, may_change_training
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import (
     UNKNOWN,
@@ -33,6 +33,9 @@ from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 from overlap_train._keras import randomness as keras_randomness
 from overlap_train._snapshot import StateVariable
 from overlap_train._support.reasons import Reason
+
+if TYPE_CHECKING:
+    from overlap_train._fit.request import FitRequest
 
 # In which code finds the variables that a pipeline writes to, if it can get hold of them at all.
 _HOLDERS = (
@@ -58,17 +61,14 @@ def is_drawn_in_order(
 
 
 def follow_others(
-    feed: Feed,
-    model: keras.Model,
-    callbacks: Sequence[keras.callbacks.Callback],
-    step: TracedFunction | None = None,
+    request: FitRequest, callbacks: Sequence[keras.callbacks.Callback], step: TracedFunction | None = None
 ) -> Iterator[Reason]:
     """Yields what the training data is made from and others change or draw from, so that it has to wait.
 
     Examples are adversarial rows, which the model makes, and a curriculum that follows the validation. A
     pipeline, which fetches ahead, may write to variables of the model or of the traced `step`.
     """
-    written = step.written if step is not None else ()
+    feed, model, written = request.feed, request.model, step.written if step is not None else ()
     if names := _drawn_by_both(feed, model, step):
         cause = "the pipeline of the training data writes to variables of the model"
         yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
@@ -84,15 +84,38 @@ def follow_others(
                 kind = type(target).__name__
                 yield Reason.of("data-follows", f"the Python of the training data can get hold of the {kind}")
         shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
-        for callback in callbacks if shuffles else ():
-            if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
-                continue
-            if any(shuffles_of(dataset) & shuffles for dataset in reached([callback], tf.data.Dataset)):
-                cause = f"{type(callback).__name__} may look at data that the training shuffles, too"
-                yield Reason.of("data-shared", cause)
+        yield from _drawing_with_training(request, callbacks, shuffles) if shuffles else ()
     except Unclear:
         cause = "the Python of the data, or a callback, can get hold of more objects than are looked through"
         yield Reason.of("data-shared", cause)
+
+
+def _drawing_with_training(
+    request: FitRequest, callbacks: Sequence[keras.callbacks.Callback], shuffles: frozenset[int]
+) -> Iterator[Reason]:
+    """Yields who draws from the shuffles of the training data, so that no pass of it alone can be made again.
+
+    Each draw moves all later ones. A validation's comes where it belongs while the training goes on, but
+    where that goes back, or has been ended meanwhile, the draws of validations would have to go back with it.
+    """
+    shared = any(shuffles & _shuffles_in(each.data) for each in request.sets.values())
+    for callback in callbacks:
+        name = type(callback).__name__
+        if shared and (may_change_training(callback) or isinstance(callback, keras.callbacks.EarlyStopping)):
+            cause = f"the training and the validation draw from one shuffle, and {name} may change or end it"
+            yield Reason.of("data-shared", cause, "split the data before it is shuffled")
+        if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
+            continue
+        if _reaches_a_shuffle(callback, shuffles):
+            yield Reason.of("data-shared", f"{name} may look at data that the training shuffles, too")
+    for name, each in request.functions.items():
+        if _reaches_a_shuffle(each.function, shuffles):
+            cause = f"the evaluation function {name!r} may look at data that the training shuffles, too"
+            yield Reason.of("data-shared", cause)
+
+
+def _reaches_a_shuffle(source: Any, shuffles: frozenset[int]) -> bool:
+    return any(shuffles_of(dataset) & shuffles for dataset in reached([source], tf.data.Dataset))
 
 
 def shared_draws(feed: Feed, sets: Iterable[Any], *, of_variables: bool) -> str | None:

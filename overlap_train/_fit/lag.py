@@ -49,7 +49,7 @@ def reasons_to_wait(
             yield Reason.of("callback-acts", f"{type(callback).__name__}.{hook}")
     yield from _lost_data(request, suite, callbacks)
     if request.streamed:  # of arrays only the order of the rows is drawn, which nothing else gets at
-        yield from follow_others(request.feed, request.model, callbacks, step.traced)
+        yield from follow_others(request, callbacks, step.traced)
 
 
 def _irreversible(feed: Feed, step: Step) -> Iterator[Reason]:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer
+from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._fit.draws import follow_others, is_drawn_in_order
@@ -104,6 +104,23 @@ def test_two_pipelines_of_one_shuffle(make):
     assert not any("in step" in message for message in trainer.messages)
 
 
+class Slows(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.optimizer.learning_rate = 0.001
+
+
+@pytest.mark.parametrize("callback", [Slows, Stops, lambda: keras.callbacks.EarlyStopping(patience=0)])
+@pytest.mark.parametrize("make", [split, kept, through_a_function, in_a_tuple])
+@pytest.mark.by_default("split-Slows", "in_a_tuple-<lambda>")
+@pytest.mark.nightly
+def test_two_pipelines_of_one_shuffle_where_the_training_goes_back_or_ends(make, callback):
+    trainer = both(lambda: make(shuffled()), callbacks=lambda data: [callback()], epochs=6)
+    # A cache makes it once; of a hidden source the batches are kept.
+    found = any("draw from one shuffle" in message for message in trainer.messages)
+    assert found == (make in (split, in_a_tuple))
+
+
 def apart():
     return shuffled().batch(16), ROWS.shuffle(96, seed=7).batch(16)
 
@@ -116,12 +133,31 @@ def test_a_callback_that_looks_at_the_training_data(hook):
     assert any("may look at data" in m or "must not run" in m for m in trainer.messages)
 
 
+def request(feed, model):
+    return types.SimpleNamespace(feed=feed, model=model, sets={}, functions={})
+
+
+def test_a_function_that_looks_at_the_training_data():
+    data = shuffled().batch(16)
+    function = EvaluationFunction(lambda model: model.evaluate(data.take(1), verbose=0)[0])
+    found = []
+    for lag in (0, 1):
+        keras.utils.set_random_seed(5)
+        policy = ValidationPolicy(overlap="always", max_lag=lag, functions={"drawn": function})
+        trainer = Trainer(sequential("sgd"), validation=policy)
+        found.append(trainer.fit(data, epochs=3, shuffle=False, verbose=0).history)
+        data = shuffled().batch(16)
+    assert_same_history(found[1], found[0])
+    assert any("the evaluation function 'drawn' may look" in message for message in trainer.messages)
+
+
 def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
     feed, model = IteratorFeed(recognize(apart()[0])), sequential()
     safe = Looks(feed.user_dataset)
     safe.overlap_safe = True
-    assert list(follow_others(feed, model, [Looks(feed.user_dataset)]))
-    assert not list(follow_others(feed, model, [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]))
+    assert list(follow_others(request(feed, model), [Looks(feed.user_dataset)]))
+    others = [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]
+    assert not list(follow_others(request(feed, model), others))
 
 
 @pytest.mark.nightly
@@ -272,15 +308,15 @@ def test_a_callback_that_sets_what_the_pipeline_reads(case):
 
 def test_a_callback_that_cannot_get_hold_of_what_the_pipeline_writes_to_is_run_ahead_of():
     model, feed = sequential(), IteratorFeed(recognize(noisy()))
-    assert not list(follow_others(feed, model, [Sets(SCALE)]))
+    assert not list(follow_others(request(feed, model), [Sets(SCALE)]))
     for held in (NOISE, NOISE.seed_generator, NOISE.seed_generator.state, keras.Sequential([NOISE])):
-        assert list(follow_others(feed, model, [Sets([held])]))
-    assert list(follow_others(feed, model, [Sets(noisy())]))
+        assert list(follow_others(request(feed, model), [Sets([held])]))
+    assert list(follow_others(request(feed, model), [Sets(noisy())]))
 
 
 def test_a_table_that_a_callback_may_change_is_waited_for():
     table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
     feed = IteratorFeed(recognize(ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)))
-    (reason,) = follow_others(feed, sequential(), [Sets()])
+    (reason,) = follow_others(request(feed, sequential()), [Sets()])
     assert "uses what a callback may set" in str(reason)
-    assert not list(follow_others(feed, sequential(), [keras.callbacks.EarlyStopping()]))
+    assert not list(follow_others(request(feed, sequential()), [keras.callbacks.EarlyStopping()]))

@@ -1,5 +1,7 @@
 """What `tf.data` caches is that of the first pass, as by Keras, in memory and in a file, of one role or both.
 
+So is a snapshot.
+
 Keras only prefetches, so that it depends on time whether a short pass gets to the end. Eager steps take long
 enough.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import keras
 import pytest
 import tensorflow as tf
 
@@ -72,6 +75,7 @@ SOURCES = {
     "file, a part of a batch": alone(lambda file: drawn(75).cache(file).batch(16)),
     "file, mapped": alone(lambda file: drawn().cache(file).batch(16).map(lambda x, y: (2 * x, y), 2)),
     "file, forbidden": alone(lambda file: forbidden(drawn().cache(file).batch(16))),
+    "snapshot": alone(lambda file: rows(80).shuffle(80).batch(16).snapshot(file)),
     "split": split,
     "split batches": by_batches,
     "split of unknown length": of_unknown_length,
@@ -79,9 +83,21 @@ SOURCES = {
 }
 
 
+class Sets(keras.callbacks.Callback):
+    """Changes the training, so that batches are kept and come again."""
+
+    def on_epoch_end(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.optimizer.learning_rate = 0.05
+
+
+POLICIES = {"ahead": AHEAD, "in step": IN_STEP, "continue": CONTINUES, "back": AHEAD}
+
+
 @pytest.mark.nightly
-@pytest.mark.parametrize("policy", [AHEAD, IN_STEP, CONTINUES], ids=["ahead", "in step", "continue"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.by_default("snapshot-ahead", "rows-back", "file of batches-back")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_it_is_made_by_the_first_pass_and_read_by_the_others(source, policy, tmp_path):
     found = []
@@ -89,15 +105,15 @@ def test_it_is_made_by_the_first_pass_and_read_by_the_others(source, policy, tmp
         model = network(run_eagerly=not ours)
         set_random_seed(3)
         (folder := tmp_path / str(ours)).mkdir()
-        trainer = Trainer(model, validation=policy)
+        trainer = Trainer(model, validation=POLICIES[policy])
         train, validation = SOURCES[source](str(folder / "cache"))
         fit = trainer.fit if ours else model.fit
-        given = {"validation_data": validation, "verbose": 0}
+        given = {"validation_data": validation, "verbose": 0, "callbacks": [Sets()] * (policy == "back")}
         histories = [dict(fit(train, **given, epochs=4).history)]
         histories.append(fit(train, **given, epochs=2, validation_freq=2).history)  # finds the whole file
         found.append((histories, sorted(each.name for each in Path(folder).iterdir()), model.get_weights()))
     assert_alike(found[1], found[0])
-    assert policy is not AHEAD or not waits(trainer)
+    assert policy != "ahead" or not waits(trainer)
 
 
 def test_a_file_of_its_own_is_no_hindrance(tmp_path):
