@@ -168,7 +168,7 @@ class RunTimes:
         beside_s: with every core at work.
     """
 
-    _MOST = 16
+    _MOST = 64
     _MEMORY_S = 10.0
 
     def __init__(
