@@ -16,7 +16,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._callbacks.hooks import acts_on_model_only, is_declared_safe, may_change_training
+from overlap_train._callbacks.hooks import (
+    EVERY_HOOK,
+    acts_in,
+    acts_on_model_only,
+    asks_schedule,
+    is_declared_safe,
+    may_change_training,
+)
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import (
     UNKNOWN,
@@ -53,7 +60,7 @@ def is_drawn_in_order(
     if feed.files and feed.files & cache_files(keras.utils.unpack_x_y_sample_weight(data)[0]):
         return True
     try:
-        if feed.shuffles and feed.shuffles & _shuffles_in(data):
+        if feed.shuffles and _is_shared(feed.shuffles, data):
             return True
         return _reached_of(_python_in(data), model, [], written) is not None
     except Unclear:
@@ -98,20 +105,34 @@ def _drawing_with_training(
     Each draw moves all later ones. A validation's comes where it belongs while the training goes on, but
     where that goes back, or has been ended meanwhile, the draws of validations would have to go back with it.
     """
-    shared = any(shuffles & _shuffles_in(each.data) for each in request.sets.values())
+    moving = [callback for callback in callbacks if _may_move(callback)]
+    if moving and any(_is_shared(shuffles, each.data) for each in request.sets.values()):
+        name = type(moving[0]).__name__
+        cause = f"the training and the validation draw from one shuffle, and {name} may change or end it"
+        yield Reason.of("data-shared", cause, "split the data before it is shuffled")
     for callback in callbacks:
-        name = type(callback).__name__
-        if shared and (may_change_training(callback) or isinstance(callback, keras.callbacks.EarlyStopping)):
-            cause = f"the training and the validation draw from one shuffle, and {name} may change or end it"
-            yield Reason.of("data-shared", cause, "split the data before it is shuffled")
         if is_declared_safe(callback) or type(callback) is keras.callbacks.History:
             continue
         if _reaches_a_shuffle(callback, shuffles):
-            yield Reason.of("data-shared", f"{name} may look at data that the training shuffles, too")
+            cause = f"{type(callback).__name__} may look at data that the training shuffles, too"
+            yield Reason.of("data-shared", cause)
     for name, each in request.functions.items():
         if _reaches_a_shuffle(each.function, shuffles):
             cause = f"the evaluation function {name!r} may look at data that the training shuffles, too"
             yield Reason.of("data-shared", cause)
+
+
+def _may_move(callback: keras.callbacks.Callback) -> bool:
+    """Whether a callback may have the training go back, or end it."""
+    if isinstance(callback, keras.callbacks.EarlyStopping):
+        return True
+    return may_change_training(callback) and acts_in(callback, EVERY_HOOK) and not asks_schedule(callback)
+
+
+def _is_shared(shuffles: frozenset[int], data: Any) -> bool:
+    """Whether data draws from one of the shuffles, as far as their sources are known."""
+    own = _shuffles_in(data)
+    return bool(own & shuffles) or (bool(own) and UNKNOWN in shuffles | own)
 
 
 def _reaches_a_shuffle(source: Any, shuffles: frozenset[int]) -> bool:
@@ -200,8 +221,7 @@ def _reached_of(
 
 def _shuffles_in(data: Any) -> frozenset[int]:
     """Returns the shuffles of validation data, and of the datasets that its Python can get hold of."""
-    if isinstance(data, tuple) and len(data) == 1:
-        (data,) = data
+    data = keras.utils.unpack_x_y_sample_weight(data)[0]
     return shuffles_of(data) | _shuffles_of_python(_python_in(data))
 
 
@@ -212,8 +232,7 @@ def _shuffles_of_python(sources: Sequence[Any]) -> frozenset[int]:
 
 def _python_in(data: Any) -> list[Any]:
     """Returns what of validation data, as the user gave it, is Python that makes batches."""
-    if isinstance(data, tuple) and len(data) == 1:
-        (data,) = data
+    data = keras.utils.unpack_x_y_sample_weight(data)[0]
     if isinstance(data, tf.data.Dataset):
         return python_functions(data) if calls_python(data) else []
     arrays = (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict, type(None))
