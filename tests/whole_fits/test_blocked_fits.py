@@ -192,7 +192,7 @@ def test_a_second_signal_ends_what_a_first_ctrl_c_does_not(line, number, blocked
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1)
     code, last, err = ended(process)
-    # Where Python waits for the data; at the end of the fit the second signal is already Python's own to raise.
+    # Where Python waits for the data; as the fit ends, the second signal is Python's own to raise.
     told = code == 3 and last.startswith("KeyboardInterrupt")
     assert told or -code in (signal.SIGINT, number), err  # of two at once either may be heard first
 
