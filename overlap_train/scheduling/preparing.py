@@ -128,7 +128,7 @@ def profile_beside(graph: LayerGraph, device: Device, *, batch: int = 1) -> Prof
 
     with others:
         for _ in range(1, device.slots):
-            others.submit(run)  # what it raises is raised below as well
+            others.submit(run)  # one that fails leaves its slot idle, which is no error
         try:
             return profile_layers(graph, device, batch=batch)
         except tf.errors.OpError as error:
