@@ -13,10 +13,10 @@ from overlap_train._support.imports import lazy_names
 from overlap_train._support.version import __version__
 
 if TYPE_CHECKING:
-    from overlap_train._callbacks.epoch_only import EpochOnly
     from overlap_train.conv import accelerate
     from overlap_train.options import (
         CheckpointPolicy,
+        EpochOnly,
         EvaluationFunction,
         EvaluatorPolicy,
         ExecutionPlan,
@@ -52,7 +52,7 @@ __all__ = [
 _HOMES = {
     "CheckpointPolicy": "options.checkpoint",
     "EpochAccount": "records",
-    "EpochOnly": "_callbacks.epoch_only",
+    "EpochOnly": "options.epoch_only",
     "EvaluationFunction": "options.functions",
     "EvaluatorPolicy": "options.validation",
     "ExecutionPlan": "options.execution",

@@ -1,7 +1,7 @@
 """The rooms of the house: what each holds, on which floor, and whose code it may import.
 
-A room is a folder or a module of `overlap_train/`. `test_rooms.py` holds the sources to this table, and
-`docs/internals/rooms.md` is written from it by `python -m tests.rooms`.
+A room is a folder of `overlap_train/`, or a few folders and modules of one idea. `test_rooms.py` holds the
+sources to this table, and `docs/internals/rooms.md` is written from it by `python -m tests.rooms`.
 """
 
 from __future__ import annotations
@@ -18,85 +18,93 @@ PAGE = ROOT.parent / "docs" / "internals" / "rooms.md"
 
 @dataclass(frozen=True)
 class Room:
-    """What a room holds, and the rooms below it whose code it may import."""
+    """What a room holds, the rooms below it whose code it may import, and its folders and modules."""
 
     holds: str
-    imports: frozenset[str] = frozenset()
+    imports: frozenset[str]
+    parts: tuple[str, ...]
 
 
-def _room(holds: str, imports: str = "") -> Room:
-    return Room(holds, frozenset(imports.split()))
+def _room(holds: str, imports: str = "", *, parts: str = "") -> Room:
+    return Room(holds, frozenset(imports.split()), tuple(parts.split()))
 
 
-# From the roof to the ground.
+# From the roof to the ground. A room without parts is the folder or module of its name.
 ROOMS = {
-    "__init__": _room(
-        "the names that users import, those of `parallel` too",
-        "_callbacks _fit _support conv errors options parallel records routing trainer",
+    "face": _room(
+        "what users import, call and subclass: `Trainer`, `routed()`, the package's names and `parallel`'s",
+        "_fit _keras _training conv ground monitoring parallel",
+        parts="__init__ trainer routing",
     ),
-    "cli": _room(
-        "the command `overlap-train`", "_keras _support conv errors options parallel records routing trainer"
-    ),
-    "routing": _room(
-        "`routed()`: sends `keras.Model.fit` through `Trainer`", "_keras _support options trainer"
-    ),
-    "trainer": _room(
-        "`Trainer`: what a user calls and subclasses",
-        "_fit _keras _support _training monitoring options records",
-    ),
+    "cli": _room("the command `overlap-train`", "_keras conv face ground"),
     "_fit": _room(
         "one `fit`: built, run epoch by epoch, delivered; the only room that knows all stages",
-        "_callbacks _checkpoint _data _inspection _keras _snapshot _support _training _validation errors "
-        "monitoring options parallel records",
+        "_callbacks _checkpoint _data _inspection _keras _snapshot _training _validation ground monitoring "
+        "parallel",
     ),
     "_validation": _room(
         "how a snapshot is evaluated: workers, shards, order, merging; functions and their private models",
-        "_data _inspection _keras _snapshot _support _training errors options parallel records",
+        "_data _inspection _keras _snapshot _training ground parallel",
     ),
     "_training": _room(
         "the step, its compiled loops, plans and faster operations; the step on replicas",
-        "_data _inspection _keras _support conv options parallel records",
+        "_data _inspection _keras conv ground parallel",
     ),
     "_checkpoint": _room(
         "the file of a checkpoint, and what goes into it; the directory of an evaluator",
-        "_callbacks _copies _data _inspection _keras _snapshot _support errors options records",
+        "_callbacks _data _inspection _keras _snapshot ground",
     ),
     "_callbacks": _room(
-        "which callback listens to what, delivery, the state of callbacks",
-        "_copies _inspection _keras _snapshot _support records",
+        "which callback listens to what, delivery, the state of callbacks, the plain values in it",
+        "_inspection _keras _snapshot ground",
     ),
     "_data": _room(
-        "arrays, pipelines and generators; positions in them; shards", "_inspection _keras _support zero_copy"
+        "arrays, pipelines and generators; positions in them; shards", "_inspection _keras ground zero_copy"
     ),
-    "conv": _room("the tiled convolution, compiled for CPU and CUDA", "_keras _support errors options"),
-    "scheduling": _room(
-        "several networks at once, layer by layer", "_keras _support conv errors records zero_copy"
-    ),
-    "_copies": _room(
-        "plain values of Python objects: copied, put back in their places, packed for a file",
-        "_keras",
-    ),
+    "conv": _room("the tiled convolution, compiled for CPU and CUDA", "_keras ground"),
+    "scheduling": _room("several networks at once, layer by layer", "_keras conv ground zero_copy"),
     "_snapshot": _room("one immutable version of the state from which training continues", "_inspection"),
-    "monitoring": _room("recorder, sampler, timeline, accounts, progress", "_support records"),
-    "options": _room("what users set: policies, plans, threads", "_support"),
-    "parallel": _room("the hosts of a training and their messages; logical GPUs", "_support errors"),
-    "zero_copy": _room("buffers shared by NumPy, TensorFlow and a GPU", "_support errors"),
-    "models": _room("networks and data of the examples and benchmarks", "_support errors"),
+    "monitoring": _room("recorder, sampler, timeline, accounts, progress", "ground"),
+    "parallel": _room("the hosts of a training and their messages; logical GPUs", "ground"),
+    "zero_copy": _room("buffers shared by NumPy, TensorFlow and a GPU", "ground"),
+    "models": _room("networks and data of the examples and benchmarks", "ground"),
     "_inspection": _room(
         "what a step reads, writes, draws and does, from its trace and its Python code; kept traces",
     ),
     "_keras": _room("the only door to Keras's private names"),
-    "_support": _room("checks of arguments, files and locks, caches, closing, extras"),
-    "errors": _room("the exceptions"),
-    "records": _room("frozen records that cross threads", "_support"),
+    "ground": _room(
+        "what all others speak of: what users set, what they get, the exceptions; checks, files and locks",
+        parts="options records errors _support",
+    ),
 }
+_ROOM_OF_PART = {part: name for name, room in ROOMS.items() for part in room.parts or (name,)}
 
 
 def room_of(path: Path) -> str:
-    """Return the room in which a source file lies."""
+    """Return the room in which a source file lies.
+
+    Raises:
+        KeyError: no room has it.
+    """
     if path == ROOT / "parallel" / "__init__.py":  # only says where names are, some of them floors above
-        return "__init__"
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+        return "face"
+    return _ROOM_OF_PART[path.relative_to(ROOT).parts[0].removesuffix(".py")]
+
+
+def rooms_imported_by(path: Path) -> set[str]:
+    """Return the rooms whose code a source file imports, perhaps its own among them."""
+    modules = [name.split(".")[1:] for name in imported_modules(path)]
+    return {room_of(_file_of(parts)) for parts in modules}
+
+
+def _file_of(parts: list[str]) -> Path:
+    """Return the source file that defines what has a dotted name."""
+    for count in range(len(parts), 0, -1):
+        path = ROOT.joinpath(*parts[:count])
+        for file in (path.with_suffix(".py"), path / "__init__.py"):
+            if file.exists():
+                return file
+    return ROOT / "__init__.py"
 
 
 @functools.cache
@@ -138,19 +146,20 @@ def table() -> str:
     lines = [
         "# Rooms",
         "",
-        "**Which part of the package may import which?** A room is a folder or a module of `overlap_train/`.",
-        "Each imports only rooms below it; a name that begins with an underscore is private. The table comes",
-        "from `tests/rooms.py`. `tests/test_rooms.py` checks the sources against it, and",
-        "`python -m tests.rooms` writes this page.",
+        "**Which part of the package may import which?** A room is a folder of `overlap_train/`, or a few",
+        "folders and modules of one idea. Each imports only rooms below it; a name that begins with an",
+        "underscore is private. The table comes from `tests/rooms.py`; `tests/test_rooms.py` checks sources",
+        "against it, and `python -m tests.rooms` writes this page.",
         "",
-        "| floor | room | holds | may import |",
-        "|---|---|---|---|",
+        "| floor | room | consists of | holds | may import |",
+        "|---|---|---|---|---|",
     ]
     where = floors()
     for name in sorted(ROOMS, key=lambda name: (-where[name], name)):
-        room, folder = ROOMS[name], (ROOT / name).is_dir()
-        imports = ", ".join(f"`{i}`" for i in sorted(room.imports)) or "no other room"
-        lines.append(f"| {where[name]} | `{name}{'/' if folder else '.py'}` | {room.holds} | {imports} |")
+        room = ROOMS[name]
+        parts = ", ".join(f"`{p}/`" if (ROOT / p).is_dir() else f"`{p}.py`" for p in room.parts or (name,))
+        imports = ", ".join(i.strip("_") for i in sorted(room.imports)) or "no other room"
+        lines.append(f"| {where[name]} | {name.strip('_')} | {parts} | {room.holds} | {imports} |")
     return "\n".join([*lines, ""])
 
 

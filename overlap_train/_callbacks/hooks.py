@@ -15,7 +15,6 @@ from typing import Any
 
 import keras
 
-from overlap_train._callbacks.epoch_only import EpochOnly
 from overlap_train._callbacks.libraries import (
     calls_own_methods,
     has_own_functions,
@@ -26,6 +25,7 @@ from overlap_train._callbacks.libraries import (
 from overlap_train._callbacks.notes import only_computes, only_notes
 from overlap_train._inspection.attributes import variables_of
 from overlap_train._keras import models as keras_models
+from overlap_train.options.epoch_only import EpochOnly
 
 TRAIN_BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
 TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")

@@ -3,7 +3,7 @@
 For Keras's own callbacks a table names it: their patience, best values and counters. Their settings are left
 alone, so that a resumed run obeys the new ones, and because Keras changes one of them (`min_delta` turns
 negative on first use). Of the attributes that a user's class adds, the plain ones are taken (see
-`_copies.values`).
+`_callbacks.values`).
 
 A user's callback may define what it remembers: `get_state()` returns it and `set_state(state)` takes it back,
 in place of all attributes that Keras's classes did not add. The names follow Keras's `get_weights` and
@@ -27,8 +27,8 @@ from typing import Any
 
 import keras
 
-from overlap_train._copies.restoring import Restorer
-from overlap_train._copies.values import (
+from overlap_train._callbacks.restoring import Restorer
+from overlap_train._callbacks.values import (
     GET_STATE,
     Copier,
     Foreign,

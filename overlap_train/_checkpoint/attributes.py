@@ -21,9 +21,8 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from overlap_train._copies.packing import split
-from overlap_train._copies.restoring import Restorer
-from overlap_train._copies.values import (
+from overlap_train._callbacks.restoring import Restorer
+from overlap_train._callbacks.values import (
     GET_STATE,
     Copier,
     Foreign,
@@ -33,6 +32,7 @@ from overlap_train._copies.values import (
     model_variables,
     parts_of,
 )
+from overlap_train._checkpoint.packing import split
 from overlap_train._inspection.attributes import variables_of
 from overlap_train._keras.copies import base_attributes
 from overlap_train._keras.randomness import (

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._callbacks.restoring import NotPutBackError
 from overlap_train._callbacks.rewind import FileMark
+from overlap_train._callbacks.values import ObjectValue
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._copies.packing import pack, unpack
-from overlap_train._copies.restoring import NotPutBackError
-from overlap_train._copies.values import ObjectValue
+from overlap_train._checkpoint.packing import pack, unpack
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._snapshot import ModelState, StateVariable, Values

@@ -26,6 +26,7 @@ import numpy.typing as npt
 
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
 from overlap_train._callbacks.state import Settings, Unstored, capture_all, restore_all
+from overlap_train._callbacks.values import ObjectValue
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
@@ -37,7 +38,6 @@ from overlap_train._checkpoint.content import (
 from overlap_train._checkpoint.fingerprints import differences, listed_differences
 from overlap_train._checkpoint.run_directory import RunWriter, arrays_of
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._copies.values import ObjectValue
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Values

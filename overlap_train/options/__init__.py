@@ -1,4 +1,4 @@
-"""What users set: validation, execution of the steps, checkpoints, and thread pools."""
+"""What users set: validation, execution of the steps, checkpoints, thread pools, how a callback is called."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from overlap_train._support.imports import lazy_names
 
 if TYPE_CHECKING:
     from overlap_train.options.checkpoint import CheckpointPolicy
+    from overlap_train.options.epoch_only import EpochOnly
     from overlap_train.options.execution import ExecutionPlan
     from overlap_train.options.functions import EvaluationFunction
     from overlap_train.options.pools import configure
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CheckpointPolicy",
+    "EpochOnly",
     "EvaluationFunction",
     "EvaluatorPolicy",
     "ExecutionPlan",
@@ -25,6 +27,7 @@ __all__ = [
 
 _HOMES = {
     "CheckpointPolicy": "checkpoint",
+    "EpochOnly": "epoch_only",
     "EvaluationFunction": "functions",
     "EvaluatorPolicy": "validation",
     "ExecutionPlan": "execution",

@@ -7,7 +7,7 @@ from pathlib import Path
 from overlap_train._callbacks.state import capture_all, restore_all
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._copies.packing import pack, unpack
+from overlap_train._checkpoint.packing import pack, unpack
 
 LOSSES = [5.0, 4.0, 4.5, 3.0, 3.5, 3.6, 3.7, 3.8, 3.9, 4.0]
 

@@ -7,9 +7,9 @@ import json
 
 from hypothesis import strategies as st
 
-from overlap_train._copies.packing import joined, split
-from overlap_train._copies.restoring import Restorer
-from overlap_train._copies.values import Copier
+from overlap_train._callbacks.restoring import Restorer
+from overlap_train._callbacks.values import Copier
+from overlap_train._checkpoint.packing import joined, split
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

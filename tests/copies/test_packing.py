@@ -12,9 +12,9 @@ import random
 import numpy as np
 import pytest
 
-from overlap_train._copies.packing import pack, unpack
-from overlap_train._copies.restoring import Restorer
-from overlap_train._copies.values import Copier, NotPlainError
+from overlap_train._callbacks.restoring import Restorer
+from overlap_train._callbacks.values import Copier, NotPlainError
+from overlap_train._checkpoint.packing import pack, unpack
 from tests.copies.strategies import packed_and_unpacked, through_json
 
 

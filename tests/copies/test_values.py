@@ -19,8 +19,8 @@ import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 
-from overlap_train._copies.restoring import NotPutBackError, Restorer
-from overlap_train._copies.values import Copier, NotPlainError, model_variables
+from overlap_train._callbacks.restoring import NotPutBackError, Restorer
+from overlap_train._callbacks.values import Copier, NotPlainError, model_variables
 from tests.copies.strategies import VALUES, moved, packed_and_unpacked
 
 

@@ -16,7 +16,6 @@ ROOMS = (
     *(
         "_callbacks",
         "_checkpoint",
-        "_copies",
         "_data",
         "_fit",
         "_inspection",

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from overlap_train._copies.restoring import Restorer
-from overlap_train._copies.values import Copier, Node
+from overlap_train._callbacks.restoring import Restorer
+from overlap_train._callbacks.values import Copier, Node
 
 Arrays = dict[str, npt.NDArray[Any]]
 

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._copies.generators import put_state
-from overlap_train._copies.values import (
+from overlap_train._callbacks.generators import put_state
+from overlap_train._callbacks.values import (
     DICTS,
     GET_STATE,
     TEXTS,

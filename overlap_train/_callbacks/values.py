@@ -32,7 +32,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._copies.generators import state_of
+from overlap_train._callbacks.generators import state_of
 
 GET_STATE = "get_state()"
 """The name, among the attributes of a copy, of what an object's own `get_state` returned."""
