@@ -118,7 +118,6 @@ def test_results_and_the_changelog_are_not_searched(site):
     }
     assert any(place.startswith("how_to/") for place in places)
     assert [place for place in places if place.startswith(("results/", "repository/"))] == []
-    assert not (site / "results" / "archive").exists()
 
 
 ROOMS = ("conv", "errors", "monitoring", "options", "parallel", "records", "routing", "scheduling", "trainer")
