@@ -82,7 +82,7 @@ class Ways:
         logging.sys.modules["keras"].backend.set_epsilon(1.0)
 
     def a_method_is_replaced(self, batch, logs=None):
-        self.act = print
+        self.on_epoch_end = print  # which is harmless itself
 
     def a_setting_of_keras(self, batch, logs=None):
         keras.backend.set_epsilon(1.0)

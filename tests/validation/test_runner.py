@@ -11,7 +11,7 @@ from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from tests.pools import sequential
-from tests.validation.test_evaluation import X, Y, evaluator_of
+from tests.validation.test_evaluation import X, Y, built, evaluator_of
 from tests.whole_fits.comparing import slices
 
 
@@ -32,8 +32,9 @@ def test_batches_that_are_drawn_in_order_are_no_more_drawn_once_their_worker_has
         runner.close()
 
 
-def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(monkeypatch, evaluated):
-    model, state, batches, evaluator = evaluated
+def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(monkeypatch):
+    model = built()
+    state, batches, evaluator = evaluator_of(model)
     warmed = threading.Event()
 
     def fails(evaluator, values):
