@@ -396,7 +396,6 @@ def generator_layer() -> keras.Model:
         def call(self, x, training=False):
             return x + 0.2 * self.generator.normal(tf.shape(x)) if training else x
 
-    keras.utils.set_random_seed(7)
     return _hidden(Drawing())
 
 

@@ -19,7 +19,7 @@ from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from tests import networks
 from tests.networks import arrays, crossentropy
 from tests.pools import pooled
-from tests.whole_fits.comparing import assert_as_keras, slices
+from tests.whole_fits.comparing import Rows, assert_as_keras, slices
 from tests.whole_fits.test_overlap import Held
 
 X, Y = arrays(64)
@@ -58,8 +58,7 @@ def test_a_model_that_is_not_compiled_is_refused():
 
 
 def test_a_model_without_an_optimizer_is_refused():
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile(optimizer=None, loss=crossentropy())
+    model = networks.linear(optimizer=None)
     with pytest.raises(ValueError, match=r"no optimizer; pass one to model.compile\(optimizer="):
         fit(model)
 
@@ -78,14 +77,6 @@ def test_a_model_that_cannot_be_built_says_so_before_anything_starts():
 # What is given
 
 
-class Nothing(keras.utils.PyDataset):
-    def __len__(self):
-        return 0
-
-    def __getitem__(self, index):
-        raise IndexError(index)
-
-
 SHAPE = r"incompatible with the layer: expected axis -1 .* value 12"
 LENGTHS = r"(?s)same number of samples.*'x' sizes: \d+.*'y' sizes: \d+"
 # The values that each number takes are tried in tests/support/test_fit_arguments.py.
@@ -99,7 +90,7 @@ REFUSED = [
     ({"validation_data": (XV, YV[:-1])}, ValueError, LENGTHS),
     ({"validation_data": dataset().repeat()}, ValueError, r"never ends; pass validation_steps="),
     ({"validation_data": (XV[:0], YV[:0])}, ValueError, "validation data is empty"),
-    ({"validation_data": Nothing()}, ValueError, "validation data is empty"),
+    ({"validation_data": Rows(XV[:0], YV[:0])}, ValueError, "validation data is empty"),
 ]
 
 
@@ -132,10 +123,10 @@ def test_a_loss_that_is_not_finite_ends_as_in_keras(guard):
 # Failures in the middle
 
 
-def breaking(x, y, row):
-    """A dataset whose batch with this row fails."""
+def breaking(x, y):
+    """A dataset whose third batch fails."""
     y = y.copy()
-    y[row] = 1000
+    y[20] = 1000
 
     def check(x, y):
         with tf.control_dependencies([tf.debugging.assert_less(y, tf.constant(100, y.dtype), "bad row")]):
@@ -144,41 +135,34 @@ def breaking(x, y, row):
     return dataset(x, y).map(check)
 
 
-def failing_generator():
+def failing_generator(*_):
     for i in range(6):
         yield arrays(8, i)
     raise OSError("the disk is gone")
 
 
-@pytest.mark.parametrize(
-    ("make", "error", "said"),
-    [
-        (lambda: breaking(X, Y, 50), tf.errors.InvalidArgumentError, "bad row"),
-        (failing_generator, tf.errors.UnknownError, "OSError: the disk is gone"),
-    ],
-    ids=["dataset", "generator"],
-)
+INVALID = tf.errors.InvalidArgumentError, "bad row"
+BREAKING = {
+    "dataset": (breaking, *INVALID),
+    "drawn anew": (lambda *arrays: breaking(*arrays).shuffle(1, seed=1), *INVALID),
+    "generator": (failing_generator, tf.errors.UnknownError, "OSError: the disk is gone"),
+}
+
+
+@pytest.mark.parametrize(("make", "error", "said"), BREAKING.values(), ids=BREAKING)
 def test_training_data_that_raises_in_the_middle_raises_from_fit(make, error, said):
     model = linear()
     with pytest.raises(error, match=said):
-        fit(model, make(), validation_data=(XV, YV))
+        fit(model, make(X, Y), validation_data=(XV, YV))
     assert_still_usable(model)
 
 
-@pytest.mark.parametrize(
-    ("make", "kind", "said"),
-    [
-        (lambda: breaking(XV, YV, 20), tf.errors.InvalidArgumentError, "bad row"),
-        (lambda: breaking(XV, YV, 20).shuffle(1, seed=1), tf.errors.InvalidArgumentError, "bad row"),
-        (failing_generator, tf.errors.UnknownError, "OSError: the disk is gone"),
-    ],
-    ids=["kept", "drawn anew", "generator"],
-)
+@pytest.mark.parametrize(("make", "kind", "said"), BREAKING.values(), ids=BREAKING)
 def test_validation_data_that_raises_in_the_middle_names_epoch_and_part(make, kind, said):
     model = linear()
     where = rf"epoch 1 failed in part \d of 2: {kind.__name__}: "
     with pytest.raises(ValidationWorkerError, match=where) as info:
-        fit(model, validation_data=make())
+        fit(model, validation_data=make(XV, YV))
     assert info.value.epoch == 0
     assert info.value.shard in (0, 1)
     assert isinstance(info.value.__cause__, kind)

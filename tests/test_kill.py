@@ -21,6 +21,7 @@ import pytest
 
 from tests import forked, kill_target
 from tests.differential import read_files
+from tests.networks import assert_alike
 
 LONG = kill_target.LongEpochs(steps=4000, every_steps=300)
 KILLS = int(os.environ.get("OVERLAP_TRAIN_KILLS", "50"))
@@ -72,22 +73,15 @@ def kill_in_a_write(directory: Path, at: int) -> bool:
 
 
 def assert_same_result(actual: Path, expected: Path) -> None:
-    a, b = (json.loads((d / "history.json").read_text()) for d in (actual, expected))
-    assert list(a) == list(b)
-    for name in b:
-        np.testing.assert_allclose(a[name], b[name], rtol=1e-6, err_msg=name)
-    with np.load(actual / "final.npz") as a, np.load(expected / "final.npz") as b:
-        assert a.files == b.files
-        for name in b.files:
-            np.testing.assert_allclose(a[name], b[name], rtol=1e-6, atol=1e-7)
-    files_a, files_b = read_files(actual), read_files(expected)
-    assert sorted(files_a) == sorted(files_b)
-    for name, content in files_b.items():
-        assert sorted(files_a[name]) == sorted(content)
-        for key, value in content.items():
-            np.testing.assert_allclose(
-                files_a[name][key], value, rtol=1e-6, atol=1e-7, err_msg=f"{name} {key}"
-            )
+    histories, arrays, files = [], [], []
+    for directory in (actual, expected):
+        histories.append(json.loads((directory / "history.json").read_text()))
+        with np.load(directory / "final.npz") as found:
+            arrays.append(dict(found))
+        files.append(read_files(directory))
+    assert_alike(*histories, rtol=1e-6, atol=0.0)
+    for pair in (arrays, files):
+        assert_alike(*pair, rtol=1e-6, atol=1e-7)
 
 
 @pytest.fixture(scope="module")

@@ -13,6 +13,7 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.conv import TiledConv2D
 from tests.networks import arrays, linear
+from tests.whole_fits.comparing import Rows
 
 pytestmark = pytest.mark.usefixtures("little_to_search")
 X, Y = arrays(40)
@@ -21,9 +22,8 @@ X, Y = arrays(40)
 def graphs():
     """Counts the graphs that live, by name."""
     for thread in threading.enumerate():
-        if thread.name.startswith(
-            "overlap"
-        ):  # draws the order of a next pass, and holds the data until it ends
+        # One of ours draws the order of a next pass, and holds the data until it ends.
+        if thread.name.startswith("overlap"):
             thread.join()
     while gc.collect():  # what a finalizer lets go is garbage of the next collection
         pass
@@ -116,19 +116,12 @@ def note_what_is_made(made, monkeypatch):
 def test_the_end_of_the_data_is_no_error(monkeypatch, data, eager, seed):
     """TensorFlow keeps some memory for good of each error that leaves an operation."""
 
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, index):
-            return X[:8], Y[:8]
-
     dataset = rows().batch(16)
     given = {
         "arrays": (X, Y),
         "dataset": (dataset, None),
         "of unknown length": (dataset.filter(lambda x, y: True), None),
-        "PyDataset": (Batches(), None),
+        "PyDataset": (Rows(X[:16], Y[:16]), None),
     }[data]
     tf.random.set_seed(seed)
     raised = []

@@ -45,12 +45,10 @@ def lists(rows, seed):
 
 
 def mixed_precision():
-    keras.utils.set_random_seed(1)
     policy = keras.dtype_policies.DTypePolicy("mixed_bfloat16")
-    hidden = keras.layers.Dense(8, activation="relu", dtype=policy)
-    model = keras.Sequential([keras.Input((12,)), hidden, keras.layers.Dense(4, dtype="float32")])
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
-    return model
+    return linear(
+        lambda: keras.layers.Dense(8, activation="relu", dtype=policy), optimizer="adam", metrics=["accuracy"]
+    )
 
 
 class Gate(keras.layers.Layer):
@@ -68,14 +66,6 @@ class Gate(keras.layers.Layer):
 
     def compute_output_shape(self, shape):
         return (shape[0], 6)
-
-
-def of_a_lazy_layer():
-    keras.utils.set_random_seed(1)
-    inputs = keras.Input((FEATURES,))
-    model = keras.Model(inputs, keras.layers.Dense(CLASSES)(Gate()(inputs)))
-    model.compile("adam", crossentropy())
-    return model
 
 
 def weights(rows, seed):
@@ -135,7 +125,7 @@ FITS = {
     "rows in their order": (pools.sequential, 1, in_shares(shuffle=False)),
     "a validation that changes the model": (counting, 3, of(epochs=3)),
     "a metric of unknown state": (lambda: sequential(metrics=[Largest()]), 7, of()),
-    "a layer that builds one in its first call": (of_a_lazy_layer, 2, of()),
+    "a layer that builds one in its first call": (lambda: linear(Gate), 2, of()),
     "mixed precision": (mixed_precision, 2, of()),
     "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
     # in batches of two sizes, each of which XLA compiles

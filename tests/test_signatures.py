@@ -1,4 +1,4 @@
-"""Every argument of every public function and constructor, given what nobody means.
+"""Every argument of every public function, constructor and method, given what nobody means.
 
 A value is taken as documented, or refused within a second by ValueError or TypeError that names the argument:
 never another error, never a wait, never a thread that is left. The default suite walks a part, which depends
@@ -13,6 +13,7 @@ import enum
 import fractions
 import importlib
 import inspect
+import itertools
 import re
 import signal
 import threading
@@ -34,9 +35,11 @@ from overlap_train._support import fit_arguments
 from overlap_train.conv import library
 from overlap_train.models import mnist_data
 from overlap_train.models.mnist_data import MnistArrays
+from overlap_train.monitoring import AccountLog, AccountWriter, SpanRecorder
 from overlap_train.records import EpochAccount, Span
-from overlap_train.scheduling import Device, Platform
+from overlap_train.scheduling import CostModel, Device, MultiModelScheduler, Platform
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
+from overlap_train.zero_copy import MappedBuffer
 
 PACKAGES = ["", ".conv", ".monitoring", ".options", ".parallel", ".records", ".scheduling", ".zero_copy"]
 LIMIT_S = 10  # hit by what hangs, not by what a busy machine delays
@@ -89,12 +92,19 @@ def platform():
     return Platform((Device("CPU:0"),))
 
 
-# What else a call needs for one of its arguments to be tried: by name of the callable, then of the argument.
 def few_digits():
     images, labels = np.zeros((2, 28, 28, 1), "uint8"), np.zeros(2, "int64")
     return MnistArrays(images, labels, images, labels, "made up")
 
 
+def picture():
+    path = Path("picture.png")
+    path.write_bytes(tf.io.encode_png(np.zeros((1, 1, 3), "uint8")).numpy())
+    return path
+
+
+_numbers = itertools.count()
+# What else a call needs for one of its arguments to be tried: by name of the callable, then of the argument.
 GOOD: dict[str, dict[str, Any]] = {
     "replicate_to": {"arrays": few_digits},
     "AccountLog": {"path": lambda: "log.jsonl"},
@@ -141,7 +151,37 @@ GOOD: dict[str, dict[str, Any]] = {
         "x": lambda: np.zeros((1, 4, 4, 1), "f4"),
         "filters": lambda: np.zeros((3, 3, 1, 1), "f4"),
     },
+    "AccountLog.write": {"account": lambda: account()},
+    "AccountWriter.write": {"account": lambda: account(), "step": lambda: 1},
+    "AccountWriter.write_picture": {"path": picture, "step": lambda: 1},
+    "CostModel.observe": {
+        "layer": lambda: graph().layers[0],
+        "device": lambda: platform().devices[0],
+        "seconds": lambda: 1.0,
+    },
+    "MultiModelScheduler.add": {"name": lambda: f"model {next(_numbers)}", "model": model},
+    "MultiModelScheduler.remove": {"name": lambda: "served"},
+    "MultiModelScheduler.submit": {"name": lambda: "served", "x": lambda: np.zeros((1, 4), "float32")},
+    "SpanRecorder.add": {"span": lambda: span()},
+    "SpanRecorder.span": {"name": lambda: "work"},
 }
+
+# How an instance is made whose methods are called.
+MADE = {
+    "AccountLog": lambda: AccountLog("log.jsonl"),
+    "AccountWriter": lambda: AccountWriter("logs"),
+    "CostModel": CostModel,
+    "MappedBuffer": lambda: MappedBuffer((4,)),
+    "MultiModelScheduler": lambda: MultiModelScheduler({"served": model()}, devices=platform()),
+    "Platform": platform,
+    "SpanRecorder": SpanRecorder,
+}
+# Asked by a policy for each place where a layer might run, with what other checks have let in.
+ASKED_BY_POLICIES = {"CostModel.seconds", "Platform.transfer_s", "Transfer.seconds"}
+# Called by us with a batch, for users to override.
+OVERRIDDEN = {"Trainer.train_step", "Trainer.validation_step"}
+# Their checks are walked as `fit` and `evaluate`, without a training for each value that is taken.
+WALKED_AS_FUNCTIONS = {"Trainer.fit", "Trainer.evaluate"}
 
 
 # Their messages show a value by its `repr`, which these lack.
@@ -176,7 +216,6 @@ def public():
     for path in sorted(Path(overlap_train.__file__).parent.glob("models/*.py")):
         module = importlib.import_module(f"overlap_train.models.{path.stem}")
         found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-    # The same checks as `Trainer.fit` and `evaluate` make, without a training for each value that is taken.
     found |= {"CheckpointState": CheckpointState, "CheckpointStore": CheckpointStore}
     return found | {"fit": fit_arguments.FitNumbers, "evaluate": evaluating.check_evaluate}
 
@@ -193,6 +232,40 @@ def parameters(value, *, required=False):
             if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) and (p.default is p.empty or not required)
         ]
     return []
+
+
+def methods():
+    """Returns the public methods with arguments of all public classes but those whose methods Keras calls."""
+    found = set()
+    for kind in PUBLIC.values():
+        if not inspect.isclass(kind) or issubclass(kind, (keras.layers.Layer, keras.callbacks.Callback)):
+            continue
+        ours = [each for each in kind.__mro__ if each.__module__.startswith("overlap_train")]
+        if kind.__module__.startswith("overlap_train._"):
+            continue
+        for name in {name for each in ours for name in vars(each) if not name.startswith("_")}:
+            method = inspect.getattr_static(kind, name)
+            if inspect.isfunction(method) and parameters(method)[1:]:
+                found.add(f"{kind.__name__}.{name}")
+    return found
+
+
+METHODS = methods()
+TRIED = sorted(METHODS - ASKED_BY_POLICIES - OVERRIDDEN - WALKED_AS_FUNCTIONS)
+
+
+@contextlib.contextmanager
+def public_callable(name):
+    """Give a public callable by its name; a method is that of an instance, which is closed then."""
+    kind, _, method = name.partition(".")
+    if not method:
+        yield PUBLIC[name]
+        return
+    with contextlib.ExitStack() as resources:
+        made = MADE[kind]()
+        if hasattr(made, "close"):
+            resources.callback(made.close)
+        yield getattr(made, method)
 
 
 def documented_errors(value):
@@ -244,13 +317,9 @@ def attempt(call, good, argument, value):
     return None
 
 
-def walk(name, chosen, call=None, good=None):
-    """Return what is wrong with how a public callable answers the values for which `chosen` is true.
-
-    `call` is the callable where it is none of `PUBLIC`, and `good` makes its other arguments then.
-    """
-    wrong = []
-    call, good = (PUBLIC[name], GOOD.get(name, {})) if call is None else (call, good or {})
+def walk(name, call, chosen):
+    """Return what is wrong with how a public callable answers the values for which `chosen` is true."""
+    wrong, good = [], GOOD.get(name, {})
     before = set(threading.enumerate())
     for argument in parameters(call):
         for shown, value in VALUES.items():
@@ -286,10 +355,17 @@ def part(name, argument, shown):
     return zlib.crc32(f"{name} {argument} {shown}".encode()) % 8 == 0
 
 
+def test_the_tables_name_methods_and_classes_that_exist():
+    named = {name for name in GOOD if "." in name}
+    assert ASKED_BY_POLICIES | OVERRIDDEN | WALKED_AS_FUNCTIONS | named <= METHODS
+    assert {name.partition(".")[0] for name in TRIED} == MADE.keys()
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("chosen", [part, pytest.param(lambda *_: True, marks=pytest.mark.nightly, id="all")])
-@pytest.mark.parametrize("name", sorted(PUBLIC))
-@pytest.mark.by_default("tiled_conv2d-part")
+@pytest.mark.parametrize("name", [*sorted(PUBLIC), *TRIED])
+@pytest.mark.by_default("tiled_conv2d-part", *(f"{name}-part" for name in TRIED))
 def test_values_are_taken_or_refused_by_name(name, chosen):
-    wrong = walk(name, chosen)
+    with public_callable(name) as call:
+        wrong = walk(name, call, chosen)
     assert not wrong, "\n".join(wrong)

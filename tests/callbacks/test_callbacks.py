@@ -8,8 +8,9 @@ import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours
-from tests.networks import VALIDATION_ROWS, arrays, sequential
+from tests.networks import VALIDATION_ROWS, arrays, assert_alike, sequential
 from tests.pools import pooled
+from tests.whole_fits.comparing import AtEpoch, halves, in_turn
 
 kc = keras.callbacks
 
@@ -121,15 +122,16 @@ TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
 def test_a_callback_sees_the_events_and_numbers_of_keras(hooks):
     x, y = arrays(70)
     arguments = dict(epochs=3, batch_size=16, validation_data=arrays(40, 1), verbose=0)
-    expected, actual = Listener(*hooks), Listener(*hooks)
-    pooled(sequential)().fit(x, y, callbacks=[expected], **arguments)
-    Trainer(sequential()).fit(x, y, callbacks=[actual], **arguments)
-    assert [event[:-2] for event in actual.events] == [event[:-2] for event in expected.events]
-    for ours, keras_event in zip(actual.events, expected.events, strict=True):
-        assert sorted(ours[-1]) == sorted(keras_event[-1]), ours[0]
-        np.testing.assert_allclose(ours[-2], keras_event[-2], rtol=1e-6, err_msg=ours[0])
-        for name, value in keras_event[-1].items():
-            np.testing.assert_allclose(ours[-1][name], value, rtol=1e-5, err_msg=f"{ours[:2]} {name}")
+
+    def run(trained):
+        listener = Listener(*hooks)
+        trained.fit(x, y, callbacks=[listener], **arguments)
+        return listener.events
+
+    expected, actual, _ = in_turn(run, pooled(sequential), ValidationPolicy())
+    assert_alike(actual, expected)
+    weights = [[event[-2] for event in events] for events in (actual, expected)]
+    np.testing.assert_allclose(*weights, rtol=1e-6)
 
 
 @pytest.mark.nightly
@@ -147,33 +149,32 @@ def test_a_loss_that_is_no_longer_finite_ends_the_training_at_the_same_step(tmp_
 def test_a_stop_of_the_last_but_one_epoch_undoes_the_last_one():
     """The rollback is counted, and the model stands where the callback saw it."""
 
-    class Stop(kc.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 1:
-                self.weights = self.model.get_weights()
-                self.model.stop_training = True
+    weights = []
+
+    def stops(callback, epoch):
+        if epoch == 1:
+            weights.extend(callback.model.get_weights())
+            callback.model.stop_training = True
 
     x, y = arrays()
-    stop = Stop()
     trainer = Trainer(sequential())
-    history = trainer.fit(x, y, epochs=4, validation_data=arrays(40, 1), callbacks=[stop], verbose=0)
+    history = trainer.fit(
+        x, y, epochs=4, validation_data=arrays(40, 1), callbacks=[AtEpoch(stops)], verbose=0
+    )
     assert history.epoch == [0, 1]
     assert trainer.ended == history.ended == "stopped"
-    for now, then in zip(trainer.model.get_weights(), stop.weights, strict=True):
+    for now, then in zip(trainer.model.get_weights(), weights, strict=True):
         np.testing.assert_array_equal(now, then)
     assert [account.epoch for account in trainer.accounts] == [0, 1]
 
 
 def test_continue_keeps_the_weights_and_takes_the_change():
-    class Halve(kc.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 0:
-                self.model.optimizer.learning_rate = 0.125
-
     x, y = arrays()
     model = sequential(keras.optimizers.SGD(0.25))
     trainer = Trainer(model, validation=ValidationPolicy(on_change="continue"))
-    trainer.fit(x, y, epochs=3, batch_size=29, validation_data=arrays(40, 1), callbacks=[Halve()], verbose=0)
+    trainer.fit(
+        x, y, epochs=3, batch_size=29, validation_data=arrays(40, 1), callbacks=[halves(0)], verbose=0
+    )
     assert float(model.optimizer.learning_rate) == 0.125
     assert int(model.optimizer.iterations) == 3 * 7
     assert sum(account.rolled_back_s for account in trainer.accounts) == 0

@@ -35,7 +35,7 @@ class Suite:
 class Scene:
     """A model whose weight a snapshot has at 1.0, trained on to 2.0 or not, and what delivers its epoch."""
 
-    def __init__(self, *callbacks, on_change="rollback", trained_on=True, **options):
+    def __init__(self, *callbacks, trained_on=True, **options):
         self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
         self.model.compile(keras.optimizers.SGD(0.5), "mse")
         self.model.optimizer.build(self.model.trainable_variables)
@@ -50,22 +50,17 @@ class Scene:
         self.snapshot = Snapshot(3, 10, self.state.read())
         if trained_on:
             self.kernel.assign([[2.0]])
-        self.delivery = Delivery(
-            self.model, self.state, self.callbacks, on_change=on_change, suite=Suite(), **options
-        )
+        parts = self.model, self.state, self.callbacks
+        self.delivery = Delivery(*parts, on_change="rollback", suite=Suite(), **options)
 
-    def deliver(self, result=None, *, results=None, stops=False, **options):
-        results = {"": result or ValidationResult({"loss": 0.25})} if results is None else results
-        options = {"stops": stops, "trained_on": self.trained_on, **options}
+    def deliver(self, loss=0.25, **more):
+        results = {"": ValidationResult({"loss": loss}, **more)}
+        options = {"stops": False, "trained_on": self.trained_on}
         return self.delivery.deliver(self.snapshot, {"loss": 0.5}, results, **options)
 
     @property
     def weight(self):
         return float(self.kernel[0, 0])
-
-    @property
-    def rate(self):
-        return pytest.approx(float(self.model.optimizer.learning_rate))
 
     @property
     def metrics(self):
@@ -91,15 +86,15 @@ def test_a_callback_that_comes_later_sees_the_snapshot():
     scene, late = Scene(), Act()
     scene.callbacks.callbacks.append(late)
     late.set_model(scene.model)
-    scene.deliver(results={})
-    assert late.seen == [(3, 1.0, {"loss": 0.5})]
+    scene.deliver()
+    assert late.seen == [(3, 1.0, {"loss": 0.5, "val_loss": 0.25})]
 
 
 @pytest.mark.parametrize("callback", [HISTORY(), Act()], ids=["unseen", "looked at"])
 def test_the_metrics_keep_what_the_last_validation_left_in_them_if_no_step_has_come_since(callback):
     """As under Keras, where a callback or a checkpoint at the end of the training reads them."""
     scene = Scene(callback, trained_on=False)
-    outcome = scene.deliver(ValidationResult({"loss": 0.25}, metric_state=scene.metrics_of(3)))
+    outcome = scene.deliver(metric_state=scene.metrics_of(3))
     assert scene.metrics == {3.0}
     assert outcome.reason is None
 
@@ -107,7 +102,7 @@ def test_the_metrics_keep_what_the_last_validation_left_in_them_if_no_step_has_c
 def test_a_metric_that_is_a_variable_shows_the_validations_value_in_the_training_logs():
     """Keras turns an epoch's logs into numbers after its validation."""
     scene = Scene(act := Act(), live_metrics=lambda: frozenset(["loss"]), trained_on=False)
-    scene.deliver(ValidationResult({"loss": 7.0}))
+    scene.deliver(7.0)
     assert act.seen[0][2] == {"loss": 7.0, "val_loss": 7.0}
 
 

@@ -7,9 +7,9 @@ import types
 import keras
 import pytest
 
-from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.grounds import Grounds
-from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, sequential
+from tests.whole_fits.comparing import AtEpoch, assert_as_keras
 
 Callback = keras.callbacks.Callback
 RATE = 0.1
@@ -104,18 +104,6 @@ def test_a_setting_of_a_stock_callback_is_noticed():
     assert grounds.changed() is not None
 
 
-class Changes(Callback):
-    """Changes another callback at the end of the second epoch."""
-
-    def __init__(self, other, change):
-        super().__init__()
-        self.other, self.change = other, change
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == 1:
-            self.change(self.other)
-
-
 def cut_rate(callback):
     global RATE
     RATE = 0.01
@@ -125,19 +113,14 @@ def cut_rate(callback):
 # A test above shows for each way that it is noticed.
 @pytest.mark.by_default("cut_rate")
 def test_an_epoch_that_ran_ahead_of_a_change_is_trained_again(change, monkeypatch):
-    def trained(fit):
+    def run(trained):
         monkeypatch.setitem(globals(), "HOOK", quiet)
         monkeypatch.setitem(globals(), "RATE", 0.1)
-        model = sequential(keras.optimizers.SGD(0.1))
-        TRAINED[:] = [model]
+        TRAINED[:] = [getattr(trained, "model", trained)]
         scheduled = keras.callbacks.LearningRateScheduler(lambda epoch: RATE)
         callback = scheduled if change is cut_rate else own_class()()
-        given = dict(callbacks=[callback, Changes(callback, change)], validation_data=arrays(32, 1))
-        fit(model)(*arrays(96), epochs=4, batch_size=32, verbose=0, **given)
-        return model
+        changes = AtEpoch(lambda _, epoch: change(callback) if epoch == 1 else None)
+        given = dict(callbacks=[callback, changes], validation_data=arrays(32, 1))
+        trained.fit(*arrays(96), epochs=4, batch_size=32, verbose=0, **given)
 
-    policy = ValidationPolicy(max_lag=2, overlap="always")
-    expected = trained(lambda model: model.fit)
-    actual = trained(lambda model: Trainer(model, validation=policy).fit)
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+    assert_as_keras(run, build=lambda: sequential(keras.optimizers.SGD(0.1)))

@@ -25,6 +25,11 @@ from overlap_train._callbacks.hooks import (
 kc = keras.callbacks
 
 
+class Begins(kc.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.optimizer.learning_rate = 0.1
+
+
 def waits(callback, *, watched=False, late=True):
     return hook_that_waits(callback, watched=watched, late=late)
 
@@ -54,21 +59,14 @@ def test_saving_in_the_middle_of_an_epoch_is_heard(tmp_path):
 
 
 def test_a_subclass_of_a_scheduler_may_set_anything():
-    class Scheduler(kc.LearningRateScheduler):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.optimizer.learning_rate = 0.1
-
-    assert not asks_schedule(Scheduler(lambda epoch: 0.1))
+    scheduler = type("Scheduler", (kc.LearningRateScheduler,), {"on_epoch_begin": Begins.on_epoch_begin})
+    assert not asks_schedule(scheduler(lambda epoch: 0.1))
 
 
 def test_a_beginning_of_an_epoch_waits_only_where_it_cannot_be_called_late_or_is_watched():
-    class Begin(kc.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.optimizer.learning_rate = 0.1
-
-    assert waits(Begin()) is None
-    assert waits(Begin(), watched=True) == waits(Begin(), late=False) == "on_epoch_begin"
-    assert not wants_train_batches(Begin())
+    assert waits(Begins()) is None
+    assert waits(Begins(), watched=True) == waits(Begins(), late=False) == "on_epoch_begin"
+    assert not wants_train_batches(Begins())
 
 
 def test_an_empty_hook_is_not_called():
@@ -169,11 +167,11 @@ def test_the_bars_of_tqdm_show_what_they_are_given():
         bars = TqdmCallback(verbose=verbose, disable=True)
         bars.set_params({"steps": 2, "epochs": 3})
         for _ in range(2):
-            assert hook_that_waits(bars, watched=True, late=True) is None
+            assert waits(bars, watched=True) is None
             assert not may_change_training(bars)
             bars.on_epoch_begin(0)
     own = TqdmCallback(tqdm_class=functools.partial(OwnBar, disable=True))
-    assert hook_that_waits(own, watched=False, late=True) == "on_batch_end"
+    assert waits(own) == "on_batch_end"
 
 
 class Tuner:
@@ -193,10 +191,10 @@ def test_a_tuner_s_hooks_may_be_the_user_s(library):
     own = {name: member for name, member in vars(Tuner).items() if isinstance(member, types.FunctionType)}
     callback.tuner = library("keras_tuner", "Tuner", object, **own)()
     assert not wants_train_batches(callback)
-    assert hook_that_waits(callback, watched=True, late=True) is None
+    assert waits(callback, watched=True) is None
     assert not may_change_training(callback)
     callback.tuner = type("Mine", (type(callback.tuner),), {"on_batch_end": Acting.on_batch_end})()
-    assert hook_that_waits(callback, watched=False, late=True) == "on_batch_end"
+    assert waits(callback) == "on_batch_end"
     assert may_change_training(callback)
 
 
@@ -216,24 +214,23 @@ class Busy(kc.Callback):
         self.calls.append(("end", epoch))
 
 
-class Begins(Busy):
-    def on_epoch_begin(self, epoch, logs=None):
-        self.model.optimizer.learning_rate = 0.1
+class BusyAtBegins(Busy):
+    on_epoch_begin = Begins.on_epoch_begin
 
 
 def test_the_batches_are_left_out_and_hold_nothing_up():
     assert wants_train_batches(Busy())
     wrapped = EpochOnly(Busy())
     assert not wants_train_batches(wrapped)
-    assert hook_that_waits(Busy(), watched=True, late=True) == "on_train_batch_end"
-    assert hook_that_waits(wrapped, watched=True, late=True) is None
+    assert waits(Busy(), watched=True) == "on_train_batch_end"
+    assert waits(wrapped, watched=True) is None
 
 
 def test_what_it_does_at_epochs_still_counts():
-    assert hook_that_waits(EpochOnly(Begins()), watched=True, late=True) == "on_epoch_begin"
+    assert waits(EpochOnly(BusyAtBegins()), watched=True) == "on_epoch_begin"
     assert may_change_training(EpochOnly(kc.ReduceLROnPlateau()))
     assert not may_change_training(EpochOnly(kc.CSVLogger("log.csv")))
     for declared in (True, False):
-        busy = Begins()
+        busy = BusyAtBegins()
         busy.overlap_safe = declared
         assert EpochOnly(busy).overlap_safe is declared

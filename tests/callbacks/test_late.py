@@ -2,71 +2,59 @@
 
 from __future__ import annotations
 
-import keras
+import re
 
-from overlap_train._callbacks.late import LateHooks
-from overlap_train._snapshot import ModelState
+import keras
+import pytest
+
+from tests.callbacks.test_notes import COMPUTING, printing
+from tests.networks import arrays
+from tests.whole_fits.comparing import assert_as_keras, goes_back, halves
 
 kc = keras.callbacks
+X, Y = arrays(70)
 
 
-class Scene:
-    """Hooks of callbacks, while an epoch waits for its validation."""
+class Shows(kc.Callback):
+    """Prints the rate with which an epoch begins, and that it has ended."""
 
-    def __init__(self, *callbacks):
-        keras.utils.set_random_seed(1)
-        self.model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
-        self.model.compile(keras.optimizers.SGD(0.5), "mse")
-        listed = kc.CallbackList(list(callbacks), model=self.model)
-        self.state = ModelState(self.model)
-        self.hooks = LateHooks(self.model, listed, self.state, lambda: True, late=True)
+    def on_epoch_begin(self, epoch, logs=None):
+        print("begins", epoch, f"{float(self.model.optimizer.learning_rate):.6f}")
 
-    @property
-    def rate(self):
-        return float(self.model.optimizer.learning_rate)
+    def on_epoch_end(self, epoch, logs=None):
+        print("ends", epoch)
 
 
-def test_a_schedule_sets_its_rate_in_time_and_prints_it_in_its_turn(capsys):
-    seen = []
-
-    class Looks(kc.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            seen.append(float(self.model.optimizer.learning_rate))
-
-    scene = Scene(kc.LearningRateScheduler(lambda epoch, rate: rate / 2, verbose=1), Looks())
-    snapshot = scene.state.read()
-    scene.hooks.epoch_begin(1)
-    assert scene.rate == 0.25
-    assert capsys.readouterr().out == ""
-    trained = scene.state.read()
-    scene.state.restore(snapshot)
-    expected = scene.hooks.begin_late(trained).rates
-    assert seen == [scene.rate] == [0.25]
-    assert "setting learning rate to 0.25" in capsys.readouterr().out
-    expected = scene.state.with_values(snapshot, expected)
-    assert scene.state.differing(expected, scene.state.read()) == []
+class Evaluates(kc.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        self.model.metrics[0].update_state(3.0)
 
 
-def test_a_rate_with_which_the_epoch_was_not_trained_is_a_difference():
-    scene = Scene(kc.LearningRateScheduler(lambda epoch, rate: rate / 2))
-    snapshot = scene.state.read()
-    scene.hooks.epoch_begin(1)
-    trained = scene.state.read()
-    scene.state.restore(snapshot)
-    scene.model.optimizer.learning_rate = 0.3  # by an on_epoch_end
-    expected = scene.state.with_values(snapshot, scene.hooks.begin_late(trained).rates)
-    (changed,) = scene.state.differing(expected, scene.state.read())
-    assert scene.state.variables[changed].name.endswith("learning_rate")
+def scheduled(schedule, *others):
+    return lambda: [kc.LearningRateScheduler(schedule, verbose=1), Shows(), *(make() for make in others)]
 
 
-def test_metrics_that_are_set_as_an_epoch_begins_are_named():
-    class Evaluates(kc.Callback):
-        def on_epoch_begin(self, epoch, logs=None):
-            self.model.metrics[0].update_state(3.0)
+# Callbacks, and which variable of theirs an epoch that ran ahead had not begun with.
+CASES = {
+    "in time": (scheduled(COMPUTING["arithmetic"]), None),
+    "by a table": (scheduled(COMPUTING["a table"]), None),
+    "by Keras": (scheduled(COMPUTING["Keras"]), None),
+    "a schedule that prints": (scheduled(printing), "learning_rate"),
+    "a rate set before": (scheduled(COMPUTING["Keras"], lambda: halves(1)), "learning_rate"),
+    "a metric": (lambda: [Evaluates()], "total"),
+}
 
-    scene = Scene(Evaluates())
-    scene.model.metrics[0].update_state(1.0)  # of the epoch before
-    scene.hooks.epoch_begin(1)
-    begun = scene.hooks.begin_late(scene.state.read())
-    assert begun.reason == f"a callback set {scene.state.metrics[0].name}"
-    assert float(scene.model.metrics[0].result()) == 3.0
+
+@pytest.mark.parametrize(("callbacks", "otherwise"), CASES.values(), ids=CASES)
+@pytest.mark.by_default("in time", "a schedule that prints", "a rate set before", "a metric")
+def test_epochs_begin_as_under_keras_and_are_trained_again_where_they_began_otherwise(
+    callbacks, otherwise, capsys
+):
+    def run(trained):
+        given = {"epochs": 6, "verbose": 0, "validation_data": arrays(33, 1)}
+        trained.fit(X, Y, callbacks=callbacks(), **given)
+        return capsys.readouterr().out
+
+    trainer = assert_as_keras(run)
+    assert goes_back(trainer) is (otherwise is not None)
+    assert not otherwise or re.search(f"a callback set .*{otherwise}", "\n".join(trainer.messages))

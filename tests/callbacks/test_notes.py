@@ -16,12 +16,10 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train import Trainer, ValidationPolicy
 from overlap_train._callbacks.hooks import TEST_BATCH_HOOKS, acts_in, hook_that_waits
 from overlap_train._callbacks.notes import only_computes, only_notes
 from tests.callbacks import people
 from tests.callbacks.hostile import HOSTILE, MODEL, Handler, Level, Made, Raw, Slotted, Thing, act
-from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
 
 Callback = keras.callbacks.Callback
 HOOK = "on_train_batch_end"
@@ -30,18 +28,6 @@ RUN = exec
 
 def of_hook(hook, **attributes):
     return type("Mine", (Callback,), {HOOK: hook, "act": lambda self, *_: act(), **attributes})()
-
-
-@pytest.mark.parametrize("hook", HOSTILE.values(), ids=HOSTILE)
-def test_a_way_to_the_training_is_seen(hook):
-    callback = of_hook(hook)
-    callback.thing, callback.kept, callback.slotted = Thing(), [], Slotted()
-    callback.file, callback.making = io.BufferedWriter(Raw()), collections.defaultdict(Made)
-    callback.numbers = [Level(1), Level(2)]
-    callback.set_params({"epochs": 1, "act": act})
-    assert not only_notes(callback, [HOOK])
-    callback.on_test_batch_end = getattr(callback, HOOK)
-    assert acts_in(callback, TEST_BATCH_HOOKS)
 
 
 @pytest.mark.parametrize("name", {**people.AHEAD, **people.IN_STEP})
@@ -96,7 +82,7 @@ class Ways:
         logging.sys.modules["keras"].backend.set_epsilon(1.0)
 
     def a_method_is_replaced(self, batch, logs=None):
-        self.act = print
+        self.on_epoch_end = print  # which is harmless itself
 
     def a_setting_of_keras(self, batch, logs=None):
         keras.backend.set_epsilon(1.0)
@@ -116,14 +102,19 @@ class Ways:
         me.root = 1
 
 
-MORE = {name: hook for name, hook in vars(Ways).items() if not name.startswith("_")}
+WAYS = HOSTILE | {name: hook for name, hook in vars(Ways).items() if not name.startswith("_")}
 
 
-@pytest.mark.parametrize("hook", MORE.values(), ids=MORE)
-def test_other_ways_are_seen_too(hook):
-    callback = of_hook(hook, act=lambda self, *_: None)
-    callback.kept = []
+@pytest.mark.parametrize("hook", WAYS.values(), ids=WAYS)
+def test_a_way_to_the_training_is_seen(hook):
+    callback = of_hook(hook)
+    callback.thing, callback.kept, callback.slotted = Thing(), [], Slotted()
+    callback.file, callback.making = io.BufferedWriter(Raw()), collections.defaultdict(Made)
+    callback.numbers = [Level(1), Level(2)]
+    callback.set_params({"epochs": 1, "act": act})
     assert not only_notes(callback, [HOOK])
+    callback.on_test_batch_end = getattr(callback, HOOK)
+    assert acts_in(callback, TEST_BATCH_HOOKS)
 
 
 def test_attributes_and_classes_that_act_by_themselves_are_not_believed():
@@ -261,7 +252,7 @@ def test_locks_and_long_lists_of_losses_are_data():
 # Functions that only compute.
 
 OUTER, TABLE, DECAY = 0.5, [(2, 0.05), (4, 0.01)], keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-X, Y = arrays(70)
+X = np.ones(2)
 
 
 def helper(epoch):
@@ -311,33 +302,3 @@ MORE_THAN_THAT = {
 @pytest.mark.parametrize("name", {**COMPUTING, **MORE_THAN_THAT})
 def test_whose_call_nobody_notices(name):
     assert only_computes({**COMPUTING, **MORE_THAN_THAT}[name]) == (name in COMPUTING)
-
-
-SEEN = []
-SCHEDULES = {name: COMPUTING[name] for name in ("arithmetic", "a table", "Keras")}
-SCHEDULES["a list that it fills, and prints"] = lambda epoch, rate: (
-    SEEN.append(epoch) or printing(epoch, rate)
-)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
-@pytest.mark.by_default("a list that it fills, and prints")
-def test_a_schedule_is_asked_as_often_and_in_the_order_of_keras(schedule, capsys):
-    def run(fit):
-        SEEN.clear()
-        model, tells = (
-            sequential("sgd"),
-            keras.callbacks.LambdaCallback(on_epoch_end=lambda e, logs: print(e)),
-        )
-        schedules = keras.callbacks.LearningRateScheduler(schedule, verbose=1)
-        fit(model)(X, Y, epochs=6, verbose=0, validation_data=arrays(33, 1), callbacks=[tells, schedules])
-        return model, list(SEEN), capsys.readouterr().out
-
-    expected, seen, printed = run(lambda model: model.fit)
-    policy = ValidationPolicy(overlap="always", max_lag=2)
-    model, ours, out = run(lambda model: Trainer(model, validation=policy).fit)
-    assert ours == seen
-    assert out == printed
-    assert_same_history(model.history.history, expected.history.history)
-    assert_same_weights(model, expected)

@@ -8,13 +8,7 @@ from dataclasses import replace
 import keras
 import pytest
 
-from overlap_train._callbacks.rewind import (
-    FileMark,
-    append_to_files,
-    files_of,
-    mark_files,
-    rewind_files,
-)
+from overlap_train._callbacks.rewind import FileMark, append_to_files, files_of, mark_files, rewind_files
 
 HEADER = "epoch,loss\r\n"
 

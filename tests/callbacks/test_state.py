@@ -89,12 +89,6 @@ class Holder(keras.callbacks.Callback):
         vars(self).update(parts)
 
 
-def resumed(callbacks, others, path):
-    states = through_disk(capture_all(callbacks), path)
-    assert restore_all([*zip(others, states, strict=True)]) == ()
-    return others
-
-
 def test_a_callback_inside_another_is_kept_and_one_of_the_fit_is_kept_once(tmp_path):
     def made(wait):
         early, inner = keras.callbacks.EarlyStopping(), keras.callbacks.ReduceLROnPlateau()
@@ -104,7 +98,9 @@ def test_a_callback_inside_another_is_kept_and_one_of_the_fit_is_kept_once(tmp_p
     states = capture_all(made(3))
     assert [*states[1].attributes] == ["n"]
     assert [state.lost for state in states] == [(), (), ()]
-    early, holder, wrapped = resumed(made(3), made(0), tmp_path / "f")
+    early, holder, wrapped = others = made(0)
+    found = through_disk(states, tmp_path / "f")
+    assert restore_all([*zip(others, found, strict=True)]) == ()
     assert (early.wait, holder.n, wrapped.callback.wait) == (3, 3, 3)
 
 

@@ -23,15 +23,14 @@ from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._snapshot import ModelState, StateVariable
 from tests.killing import Killed, Kills
-from tests.networks import CLASSES, arrays, assert_same_history
+from tests.networks import arrays, assert_same_history, linear
 from tests.pools import pooled
 from tests.seeds import set_random_seed
 
 
 @pytest.fixture(scope="module")
 def state():
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile("sgd", "mse")
+    model = linear()
     model.optimizer.build(model.trainable_variables)
     return ModelState(model)
 
@@ -48,9 +47,7 @@ def captured(value, dtype, **options):
     """Returns a state with a variable outside the model."""
     variable = tf.Variable(tf.cast(value, dtype) if dtype != "string" else value, **options)
     trace = TracedFunction(lambda: variable.read_value())
-    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    model.compile(optimizer=None, loss="mse")
-    return ModelState(model, trace.variables), variable
+    return ModelState(linear(optimizer=None), trace.variables), variable
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "bool"])
@@ -97,11 +94,7 @@ X, Y = arrays(40)
 
 @pooled
 def model(rate=0.05, momentum=0.9) -> keras.Model:
-    set_random_seed(1)
-    made = keras.Sequential([keras.Input((X.shape[1],)), keras.layers.Dense(CLASSES)])
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    made.compile(keras.optimizers.SGD(rate, momentum=momentum), loss)
-    return made
+    return linear(optimizer=keras.optimizers.SGD(rate, momentum=momentum))
 
 
 def fit(resume, callback, *, epochs=6, last=None, made=None, policy=None, **options):

@@ -80,43 +80,40 @@ def test_a_place_where_no_directory_can_be_says_what_to_do(tmp_path):
         CheckpointStore(tmp_path / "file").load_latest()
 
 
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EROFS])
-def test_a_file_system_that_syncs_nothing_is_taken(tmp_path, monkeypatch, code):
-    def refuse(descriptor):
-        raise OSError(code, os.strerror(code))
+def failing(monkeypatch, name, code, fails=lambda *arguments: True):
+    """Has a function of `os` raise the error of a code where `fails` says so of its arguments."""
+    real = getattr(os, name)
 
-    monkeypatch.setattr(os, "fsync", refuse)
+    def operation(*arguments, **options):
+        if fails(*arguments):
+            raise OSError(code, os.strerror(code))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(os, name, operation)
+
+
+def of_directory(path, flags, *_):
+    return flags & os.O_DIRECTORY
+
+
+NO_SYNC = [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EROFS]
+REFUSED = [*(("fsync", code) for code in NO_SYNC), ("open", errno.EACCES, of_directory)]
+
+
+@pytest.mark.parametrize("refused", REFUSED, ids=lambda refused: f"{refused[0]} {refused[1]}")
+def test_a_file_system_that_syncs_nothing_or_no_directory_is_taken(tmp_path, monkeypatch, refused):
+    failing(monkeypatch, *refused)
     with CheckpointStore(tmp_path / "made" / "here") as store:
         store.save(state(1))
         assert store.load_latest().epoch == 1
 
 
-def test_a_directory_that_cannot_be_opened_to_be_synced_is_taken(tmp_path, monkeypatch):
-    real = os.open
-
-    def refuse(path, flags, *args, **kwargs):
-        if flags & os.O_DIRECTORY:
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
-        return real(path, flags, *args, **kwargs)
-
-    monkeypatch.setattr(os, "open", refuse)
-    with CheckpointStore(tmp_path / "run") as store:
-        assert store.save(state(1)).exists()
-
-
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
 def test_a_newest_one_that_may_be_sound_is_not_passed_over(tmp_path, monkeypatch, code):
-    real = os.open
-
-    def refuse(path, *args, **kwargs):
-        if os.fspath(path).endswith("000002.otck"):
-            raise OSError(code, os.strerror(code), path)
-        return real(path, *args, **kwargs)
-
     with CheckpointStore(tmp_path) as store:
         store.save(state(1))
         store.save(state(2))
-        monkeypatch.setattr(os, "open", refuse)
+        failing(monkeypatch, "open", code, lambda path, *_: os.fspath(path).endswith("000002.otck"))
         with pytest.raises(CheckpointError, match=f"cannot be read: .*{os.strerror(code)}") as raised:
             store.load_latest()
         assert not isinstance(raised.value, CheckpointCorruptError)

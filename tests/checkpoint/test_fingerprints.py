@@ -19,6 +19,7 @@ from overlap_train._checkpoint.fingerprints import (
 )
 from overlap_train._data.array_feed import make_feed
 from overlap_train._keras.data import recognize
+from tests.whole_fits.comparing import Rows
 
 layers = keras.layers
 
@@ -194,14 +195,6 @@ def test_what_differs_is_told_by_its_name():
     ]
 
 
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return X[2 * index : 2 * index + 2], Y[2 * index : 2 * index + 2]
-
-
 def described_data(data):
     found = fingerprint(model(), make_feed(recognize(data), hold_in_memory=lambda size: True))
     return {name: text for name, text in found.items() if name.startswith("training data")}
@@ -323,4 +316,4 @@ def test_data_of_python_is_told_by_its_class_and_nothing_is_drawn():
         yield X
 
     assert content(rows())["it"] == "generator"
-    assert (content(Batches())["it"], content(Batches())["it.elements"]) == ("Batches", "3 batches")
+    assert (content(Rows(X, Y, 2))["it"], content(Rows(X, Y, 2))["it.elements"]) == ("Rows", "3 batches")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
@@ -13,9 +14,8 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train.errors import CheckpointMismatchError
 from tests.killing import Killed, Kills
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.networks import FEATURES, arrays, assert_same_history, crossentropy, linear
 from tests.pools import pooled
-from tests.seeds import set_random_seed
 
 X, Y = arrays(32)
 VX, VY = arrays(20, seed=1)
@@ -23,10 +23,7 @@ VX, VY = arrays(20, seed=1)
 
 @pooled
 def model(metrics="accuracy") -> keras.Model:
-    set_random_seed(1)
-    made = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    made.compile("sgd", crossentropy(), metrics=metrics.split())
-    return made
+    return linear(metrics=metrics.split())
 
 
 def trainer(made=None, **policy) -> Trainer:
@@ -45,12 +42,12 @@ def epochs_in(path: Path) -> list[str]:
     return [row.split(",")[0] for row in path.read_text().splitlines()[1:]]
 
 
-def killed_with_log(directory: Path, *, append: bool = False) -> CheckpointPolicy:
+def killed_with_log(directory: Path, *others: keras.callbacks.Callback, append=False) -> CheckpointPolicy:
     """Trains five epochs and leaves the checkpoint of the third."""
     policy = CheckpointPolicy(directory=directory / "run", every_epochs=3)
     log = keras.callbacks.CSVLogger(directory / "log.csv", append=append)
     with pytest.raises(Killed):
-        fit(policy, epochs=8, callbacks=[log, Kills(epoch=4)])
+        fit(policy, epochs=8, callbacks=[log, *others, Kills(epoch=4)])
     log.on_train_end()  # closes the file, which Keras leaves open when a training fails
     return policy
 
@@ -92,21 +89,16 @@ class Counting(keras.callbacks.Callback):
     "other", [KeyError("count"), KeyboardInterrupt()], ids=["an error of its own", "an interrupt"]
 )
 def test_what_is_raised_while_callbacks_are_put_back_leaves_the_log_too(tmp_path, other):
-    policy = CheckpointPolicy(directory=tmp_path / "run", every_epochs=3)
-    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    with pytest.raises(Killed):
-        fit(policy, epochs=8, callbacks=[log, Counting(), Kills(epoch=4)])
-    log.on_train_end()
-    before = (tmp_path / "log.csv").read_bytes()
-    refused = keras.callbacks.CSVLogger(tmp_path / "log.csv")
+    policy, log = killed_with_log(tmp_path, Counting()), tmp_path / "log.csv"
+    before = log.read_bytes()
+    refused = keras.callbacks.CSVLogger(log)
     with pytest.raises((KeyError, KeyboardInterrupt)):
         fit(policy, epochs=8, callbacks=[refused, Counting(other), Kills(epoch=99)])
     refused.on_train_end()
-    assert (tmp_path / "log.csv").read_bytes() == before
+    assert log.read_bytes() == before
     assert not refused.append
-    log = keras.callbacks.CSVLogger(tmp_path / "log.csv")
-    fit(policy, epochs=6, callbacks=[log, Counting(), Kills(epoch=99)])
-    assert epochs_in(tmp_path / "log.csv") == ["0", "1", "2", "3", "4", "5"]
+    fit(policy, epochs=6, callbacks=[keras.callbacks.CSVLogger(log), Counting(), Kills(epoch=99)])
+    assert epochs_in(log) == ["0", "1", "2", "3", "4", "5"]
 
 
 class Averaging(keras.callbacks.Callback):
@@ -168,22 +160,17 @@ def test_another_history_is_refused(tmp_path):
     assert fit(tmp_path).epoch == [0, 1], "what was refused has spoiled nothing"
 
 
-def compiled(optimizer, *layers):
-    set_random_seed(2)
-    made = keras.Sequential([keras.Input((FEATURES,)), *layers, keras.layers.Dense(CLASSES)])
-    made.compile(optimizer, crossentropy(), metrics=["accuracy"])
-    return made
-
-
 @pytest.mark.nightly
 def test_another_model_and_layers_that_have_changed_places_are_told(tmp_path):
-    def named(*names):
-        return [keras.layers.Dense(FEATURES, name=name) for name in names]
+    def named(first, second, *others, optimizer="sgd"):
+        layers = [functools.partial(keras.layers.Dense, FEATURES, name=name) for name in (first, second)]
+        return linear(*layers, *others, optimizer=optimizer, metrics=["accuracy"])
 
-    fit(tmp_path, made=compiled("sgd", *named("a", "b")), epochs=1)
+    fit(tmp_path, made=named("a", "b"), epochs=1)
     with pytest.raises(CheckpointMismatchError, match="the order and number of all variables is another"):
-        fit(tmp_path, made=compiled("sgd", *named("b", "a")))
-    other = compiled(keras.optimizers.SGD(momentum=0.9), *named("a", "b"), keras.layers.Dropout(0.5))
+        fit(tmp_path, made=named("b", "a"))
+    momentum = keras.optimizers.SGD(momentum=0.9)
+    other = named("a", "b", lambda: keras.layers.Dropout(0.5), optimizer=momentum)
     with pytest.raises(CheckpointMismatchError, match=r"dropout is new \(Dropout\)") as raised:
         fit(tmp_path, made=other)
     assert "momentum" in str(raised.value)
@@ -257,11 +244,7 @@ def test_behind_a_callback_that_compiles_a_training_begins_before_it(tmp_path, h
     """What is compiled is in no checkpoint: one from behind it would train on as compiled at first."""
 
     def made():
-        set_random_seed(2)
-        hidden, out = keras.layers.Dense(4), keras.layers.Dense(CLASSES)
-        own = keras.Sequential([keras.Input((FEATURES,)), hidden, out])
-        own.compile("sgd", crossentropy(), metrics=["accuracy"])
-        return own
+        return linear(lambda: keras.layers.Dense(4), metrics=["accuracy"])
 
     whole = made()
     expected = fit(None, epochs=5, made=whole, callbacks=[Compiles(hook)]).history
@@ -317,15 +300,8 @@ def test_what_each_fit_compiles_as_it_begins_is_gone_on_from(tmp_path):
     assert "resumed after epoch 2" in by.messages
 
 
-class TrainsItself(keras.Model):
+class TrainsItself(keras.Sequential):
     """Needs no optimizer."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-
-    def call(self, x):
-        return self.dense(x)
 
     def train_step(self, data):
         x, _ = data
@@ -342,10 +318,7 @@ class TrainsItself(keras.Model):
 
 def test_a_model_without_an_optimizer_goes_on(tmp_path):
     def made():
-        set_random_seed(3)
-        own = TrainsItself()
-        own.compile(optimizer=None)
-        return own
+        return linear(kind=TrainsItself, optimizer=None)
 
     whole = trainer(made()).fit(X, Y, epochs=3, batch_size=16, verbose=0, validation_data=(VX, VY))
     fit(tmp_path / "run", epochs=2, made=made())
@@ -355,8 +328,7 @@ def test_a_model_without_an_optimizer_goes_on(tmp_path):
 
 
 def test_an_eager_training_is_refused(tmp_path):
-    own = keras.Sequential([keras.layers.Dense(CLASSES)])
-    own.compile("adam", crossentropy(), run_eagerly=True)
+    own = linear(optimizer="adam", run_eagerly=True)
     with pytest.raises(ValueError, match="runs eagerly; compile it without run_eagerly"):
         fit(tmp_path / "run", made=own)
     assert fit(None, made=own).epoch == [0, 1]
@@ -379,9 +351,7 @@ class Prints(keras.layers.Layer):
     ids=["draws", "prints", "no checkpoints"],
 )
 def test_what_steps_do_that_no_checkpoint_holds_is_said(tmp_path, layer, resumes, said):
-    own = keras.Sequential([keras.Input((FEATURES,)), layer(), keras.layers.Dense(CLASSES)])
-    own.compile("sgd", crossentropy())
-    by = trainer(own)
+    by = trainer(linear(layer))
     by.fit(X, Y, batch_size=16, verbose=0, resume=tmp_path / "run" if resumes else None)
     told = [message for message in by.messages if "other numbers than an unbroken one" in message]
     assert bool(told) is said

@@ -18,13 +18,12 @@ from overlap_train._data.cursor import CursorState
 from overlap_train._snapshot import ModelState
 from overlap_train.errors import CheckpointError
 from overlap_train.records import Span
+from tests.networks import linear
 
 
 @pytest.fixture
 def model():
-    made = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
-    made.compile("sgd", "mse")
-    return made
+    return linear()
 
 
 @pytest.fixture

@@ -11,10 +11,8 @@ from overlap_train._validation.step_validations import StepValidations
 from overlap_train.errors import ValidationTimeoutError
 from tests.networks import arrays
 from tests.pools import sequential
-from tests.validation.runners import EndedByTest, suite_of
+from tests.validation.test_suite import EndedByTest, suite_of
 from tests.whole_fits.test_policies import Gate
-
-VALIDATION = arrays(40, 1)
 
 
 class OpenAt(keras.callbacks.Callback):

@@ -14,15 +14,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.private_model import make_private_model
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
 from tests.networks import FEATURES, assert_same_weights
-from tests.validation.calling import (
-    WAIT_S,
-    X,
-    Y,
-    fit,
-    kl,
-    mean_output,
-    simple,
-)
+from tests.validation.calling import WAIT_S, X, Y, fit, kl, mean_output, simple
 
 # What a function gets
 

@@ -10,15 +10,14 @@ import tensorflow as tf
 from overlap_train._keras.evaluation import FitEvaluation
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
-from tests.networks import arrays, crossentropy
+from tests.networks import arrays, linear
 from tests.validation.counting import counting
 
 X, Y = arrays(70)
 
 
-def evaluation(model, *, rows=70, batch_size=16, steps=None, test_step=None):
-    data = (X[:rows], Y[:rows], None)
-    return KerasEvaluation(model, FitEvaluation(model, lambda: data, batch_size, steps), test_step)
+def evaluation(model, test_step=None):
+    return KerasEvaluation(model, FitEvaluation(model, lambda: (X, Y, None), 16, None), test_step)
 
 
 def test_a_live_validation_inside_an_epoch_leaves_the_metrics_of_the_training():
@@ -35,13 +34,6 @@ def test_a_live_validation_inside_an_epoch_leaves_the_metrics_of_the_training():
 
 def callbacks_of(model, *callbacks):
     return keras.callbacks.CallbackList(list(callbacks), model=model)
-
-
-def bare():
-    """Returns a model without metrics, for steps that have logs of their own."""
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy())
-    return model
 
 
 class Ends(keras.callbacks.Callback):
@@ -63,7 +55,7 @@ class Ends(keras.callbacks.Callback):
     ],
 )
 def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
-    model, passes = bare(), []
+    model, passes = linear(), []
     rows = data(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16))
     validate = KerasEvaluation(
         model, FitEvaluation(model, lambda: (rows, None, None), None, steps), None, passes.append
@@ -74,8 +66,8 @@ def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):
 
 
 def test_a_step_that_was_set_on_the_model_itself_is_there_again_behind_it():
-    model = bare()
+    model = linear()
     model.test_step = own = lambda batch: {"own": 1.0}
-    validate = evaluation(model, test_step=lambda batch: {"around": model.test_step(batch)["own"] + 1.0})
+    validate = evaluation(model, lambda batch: {"around": model.test_step(batch)["own"] + 1.0})
     assert validate(callbacks_of(model)) == {"around": 2.0}
     assert model.test_step is own

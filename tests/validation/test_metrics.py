@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from overlap_train._validation.evaluation import unmergeable_metrics
+from tests.networks import Largest
 
 BINARY = ["BinaryAccuracy", "AUC", "Precision", "Recall", "FalsePositives", "BinaryCrossentropy", "Hinge"]
 REGRESSION = ["MeanSquaredError", "RootMeanSquaredError", "MeanAbsoluteError", "CosineSimilarity", "R2Score"]
@@ -49,18 +50,6 @@ def test_names_of_compile_and_per_output_metrics_are_opened():
     assert unmergeable_metrics(compiled(["accuracy", "mse", keras.metrics.AUC(name="auc")])) == []
 
 
-class Largest(keras.metrics.Metric):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.value = self.add_weight(name="value", initializer="zeros")
-
-    def update_state(self, y_true, y_pred, sample_weight=None):
-        self.value.assign(keras.ops.maximum(self.value, keras.ops.max(y_pred)))
-
-    def result(self):
-        return self.value + 0.0
-
-
 class HalvingMean(keras.metrics.Mean):
     def update_state(self, values, sample_weight=None):
         super().update_state(values, sample_weight)
@@ -82,6 +71,6 @@ def test_metrics_of_unknown_state_are_named_and_own_results_are_none_such():
     """What updates or resets in its own way, in its class or on the instance."""
     offset = keras.metrics.Mean(name="offset")
     offset.reset_state = lambda: offset.total.assign(1.0)
-    model = compiled([Largest(name="largest"), ScaledResult(name="scaled"), "accuracy"])
+    model = compiled([Largest(), ScaledResult(name="scaled"), "accuracy"])
     model.extra = [HalvingMean(name="halving"), FromOne(name="from_one"), offset]
     assert sorted(unmergeable_metrics(model)) == ["from_one", "halving", "largest", "offset"]

@@ -11,19 +11,9 @@ import pytest
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train._validation.private_model import Attributes
 from overlap_train.errors import ValidationWorkerError
-from tests.networks import CLASSES, FEATURES, crossentropy, subclassed
+from tests.networks import CLASSES, FEATURES, crossentropy, linear, subclassed
 from tests.pools import sequential
-from tests.validation.calling import (
-    ROUNDING,
-    X,
-    Y,
-    expected_values,
-    fit,
-    in_step,
-    kl,
-    mean_output,
-    simple,
-)
+from tests.validation.calling import ROUNDING, X, Y, expected_values, fit, in_step, kl, mean_output, simple
 
 
 class Configured(keras.Model):
@@ -54,12 +44,9 @@ def configured():
 
 
 def adapted():
-    keras.utils.set_random_seed(5)
     norm = kl.Normalization()
     norm.adapt(X)
-    model = keras.Sequential([keras.Input((FEATURES,)), norm, kl.BatchNormalization(), kl.Dense(CLASSES)])
-    model.compile("adam", crossentropy())
-    return model
+    return linear(lambda: norm, kl.BatchNormalization, optimizer="adam")
 
 
 def with_vocabulary():
@@ -101,10 +88,7 @@ def reads_live_weights():
     def tied(x):
         return keras.ops.matmul(x, keras.ops.transpose(first.kernel))
 
-    inputs = keras.Input((FEATURES,))
-    model = keras.Model(inputs, kl.Dense(CLASSES)(kl.Activation(tied)(first(inputs))))
-    model.compile("sgd", crossentropy())
-    return model
+    return linear(lambda: first, lambda: kl.Activation(tied))
 
 
 class Listed(Configured):

@@ -5,39 +5,20 @@ from __future__ import annotations
 import threading
 
 import pytest
-import tensorflow as tf
 
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
-from tests.networks import arrays
 from tests.pools import sequential
-from tests.validation.test_evaluation import evaluator_of
-
-X, Y = arrays(70)
-
-
-@pytest.fixture
-def pool():
-    with WorkerPool(3) as pool:
-        yield pool
-
-
-def runner_of(model, data, pool):
-    whole = data if isinstance(data, tuple) else (data, None)
-    state, batches, evaluator = evaluator_of(model, (*whole, None))
-    return state, ValidationRunner(evaluator, batches, pool, lambda span: None, state.read())
-
-
-def dataset(size=16):
-    return tf.data.Dataset.from_tensor_slices((X, Y)).batch(size)
+from tests.validation.test_evaluation import X, Y, built, evaluator_of
+from tests.whole_fits.comparing import slices
 
 
 def test_batches_that_are_drawn_in_order_are_no_more_drawn_once_their_worker_has_failed(monkeypatch):
     """Else the training would wait for ever until there is room for the next one."""
-    model = sequential()
-    state, batches, evaluator = evaluator_of(model, (dataset().shuffle(5, seed=1), None, None))
+    rows = slices(X, Y).batch(16).shuffle(5, seed=1)
+    state, batches, evaluator = evaluator_of(sequential(), (rows, None, None))
     batches.in_order = True
     monkeypatch.setattr(evaluator, "evaluate", lambda *_: divmod(1, 0))
     with WorkerPool(1) as pool:
@@ -51,9 +32,10 @@ def test_batches_that_are_drawn_in_order_are_no_more_drawn_once_their_worker_has
         runner.close()
 
 
-def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(pool, monkeypatch):
-    model, warmed = sequential(), threading.Event()
-    model.fit(X, Y, verbose=0)
+def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_failure(monkeypatch):
+    model = built()
+    state, batches, evaluator = evaluator_of(model)
+    warmed = threading.Event()
 
     def fails(evaluator, values):
         assert threading.current_thread().name.startswith("validation-")
@@ -61,10 +43,11 @@ def test_the_evaluator_is_warmed_up_by_a_worker_and_a_failure_of_that_is_no_fail
         raise ValueError("a metric that cannot do without a batch")
 
     monkeypatch.setattr(SnapshotEvaluator, "warm_up", fails)
-    state, runner = runner_of(model, (X, Y), pool)
-    assert warmed.wait(30)
     expected = model.evaluate(X, Y, verbose=0, return_dict=True)
-    assert runner.evaluate(state.read()).metrics == pytest.approx(expected, rel=1e-5)
+    with WorkerPool(3) as pool:
+        runner = ValidationRunner(evaluator, batches, pool, lambda span: None, state.read())
+        assert warmed.wait(30)
+        assert runner.evaluate(state.read()).metrics == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.nightly

@@ -11,7 +11,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from overlap_train._validation.sets import SetRequest, prepare_sets
 from overlap_train._validation.validation_sources import ValidationSources, named_sets
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy
+from tests.networks import arrays, linear
 from tests.pools import sequential
 
 X, Y = arrays(40)
@@ -28,12 +28,6 @@ def prepared_of(request, sets):
 
 def of_data(data, **options):
     return {"": ValidationSet(data=data, **options)}
-
-
-def small(**options):
-    model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), **options)
-    return model
 
 
 def test_sets_of_the_same_kind_share_a_trace():
@@ -72,8 +66,7 @@ SCALE = tf.Variable(2.0, name="scale")
     ids=["test function", "evaluate", "eager", "a callback", "a variable"],
 )
 def test_what_no_snapshot_can_foresee_is_validated_live_and_says_why(kind, options, identifier, cause):
-    model = kind([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-    model.compile("sgd", crossentropy(), run_eagerly=options.get("run_eagerly", False))
+    model = linear(kind=kind, run_eagerly=options.get("run_eagerly", False))
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
     if scale := options.get("preprocessed"):
         data = data.map(lambda x, y: (x * scale, y))
@@ -85,7 +78,7 @@ def test_what_no_snapshot_can_foresee_is_validated_live_and_says_why(kind, optio
 
 
 def test_steps_are_whole_groups_where_keras_groups_them():
-    model = small(steps_per_execution=3)
+    model = linear(steps_per_execution=3)
     (prepared,) = prepared_of(request_of(model), of_data((X, Y), batch_size=4, steps=4))
     assert prepared.batches.num_batches == 6
 

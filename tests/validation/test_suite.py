@@ -11,15 +11,45 @@ import tensorflow as tf
 from overlap_train._snapshot import Snapshot, Values
 from overlap_train._validation.evaluation import ShardResult
 from overlap_train._validation.live import LiveRunner
-from overlap_train._validation.pending import PendingEpoch, PendingValidation
+from overlap_train._validation.pending import NamedRunner, PendingEpoch, PendingValidation, Runner
+from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.records import ShardOutcome, Span
+from overlap_train.records import ShardOutcome, Span, ValidationResult
 from tests.parallel.together import on_hosts
-from tests.validation.runners import EndedByTest, suite_of
 
 VALUES = Values((), (), (), ())
 
 FAILED = ZeroDivisionError("by nothing")
+
+
+class EndedByTest(Runner):
+    """A runner whose validations end when the test says so."""
+
+    runs_python = False
+
+    def __init__(self):
+        self.futures = {}
+
+    def start(self, snapshot):
+        self.futures[snapshot.epoch] = future = Future()
+        return [future]
+
+    def end(self, epoch, value=0.5):
+        """Ends the validation of an epoch with a loss, or with an exception."""
+        if isinstance(value, BaseException):
+            self.futures[epoch].set_exception(value)
+            return
+        span = Span("validate", "validation-0", 1.0, 2.0, epoch)
+        self.futures[epoch].set_result(ShardOutcome(ValidationResult({"loss": value}), span))
+
+
+def suite_of(*runners, **options):
+    """Returns a suite of sets called "", "1", "2", each of which is validated in each epoch."""
+    names = ("", *map(str, range(1, len(runners))))
+    named = [
+        NamedRunner(name, runner, lambda epoch: True) for name, runner in zip(names, runners, strict=True)
+    ]
+    return ValidationSuite(named, **options)
 
 
 def snapshot_at(epoch):
@@ -31,7 +61,7 @@ def pending(suite, epoch=0):
     return PendingEpoch(snapshot, {}, suite.start(snapshot))
 
 
-def live_runner(validate, on_span=lambda span: None):
+def live_runner(validate):
     class State:
         def read_metrics(self):
             return ("of the training",)
@@ -39,7 +69,7 @@ def live_runner(validate, on_span=lambda span: None):
         def set_metrics(self, values):
             assert values == ("of the training",)
 
-    return LiveRunner(validate, "it draws", State(), on_span)
+    return LiveRunner(validate, "it draws", State(), lambda span: None)
 
 
 def test_on_error_warn_leaves_out_the_set_that_failed():
@@ -89,7 +119,7 @@ def outcome(index):
 def epoch_of(parts):
     futures = [Future() for _ in range(parts)]
     validation = PendingValidation(4, "", futures)
-    return PendingEpoch(Snapshot(4, 9, VALUES), {}, [validation] if parts else []), futures
+    return PendingEpoch(Snapshot(4, 9, VALUES), {}, [validation]), futures
 
 
 def test_a_wait_that_is_too_long_says_how_far_it_came_and_what_to_do():

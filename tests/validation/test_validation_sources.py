@@ -12,14 +12,13 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
-from tests import networks, pools
-from tests.networks import arrays, assert_same_history
-from tests.pools import pooled, sequential
+from tests.networks import arrays, assert_alike
+from tests.pools import sequential
+from tests.whole_fits.comparing import assert_as_keras, in_turn
 
 X, Y = arrays(64)
 POLICIES = ValidationPolicy(), ValidationPolicy(max_lag=0)
 FIT = {"batch_size": 16, "epochs": 3, "verbose": 0}
-functional = pooled(networks.functional)
 
 
 def hooked(hook, act):
@@ -28,22 +27,16 @@ def hooked(hook, act):
     return type("Hook", (keras.callbacks.Callback,), {hook: lambda *_, **__: act(next(calls))})()
 
 
-def compare(run, build=sequential, policies=POLICIES):
-    """Runs what is given a model and its `fit` with Keras and with the trainer, and compares."""
-    model = build()
-    random.seed(3)
-    np.random.seed(3)
-    expected = dict(run(model, model.fit))
-    weights, drawn = model.get_weights(), (random.random(), np.random.random())
-    for policy in policies:
-        pools.take_back()
-        model = build()
+def seeded(run):
+    """Returns a run that begins with seeded generators, and returns what they draw behind it, too."""
+
+    def begun(trained):
         random.seed(3)
         np.random.seed(3)
-        assert_same_history(run(model, Trainer(model, validation=policy).fit), expected)
-        for actual, wanted in zip(model.get_weights(), weights, strict=True):
-            np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
-        assert (random.random(), np.random.random()) == drawn
+        found = run(getattr(trained, "model", trained), trained.fit)
+        return found, random.random(), np.random.random()
+
+    return begun
 
 
 def few(kind="float32"):
@@ -98,7 +91,7 @@ def test_arrays_that_a_hook_changes_in_place_are_read_when_keras_reads_them(case
         callback = hooked(hook, lambda calls: change(data, calls, model))
         return fit(X, Y, validation_data=data, callbacks=[callback], **FIT, **options).history
 
-    compare(run)
+    assert_as_keras(seeded(run), *POLICIES)
 
 
 class Drawing(keras.utils.PyDataset):
@@ -130,7 +123,7 @@ def test_training_and_validation_that_draw_from_one_random_generator():
         train, validation = Drawing(4, logs[-1]), Drawing(2, logs[-1])
         return fit(train, validation_data=validation, epochs=3, verbose=0).history
 
-    compare(run)
+    assert_as_keras(seeded(run), *POLICIES)
     assert logs[0] == logs[1] == logs[2]
 
 
@@ -139,15 +132,16 @@ def test_two_sets_are_each_read_when_they_are_due():
     """Keras knows one set: what the other draws must not be seen in what this one gives."""
 
     def run(model, fit):
-        given, log = Drawing(2, []), []
-        if fit == model.fit:
-            history = fit(Drawing(4, log), validation_data=given, epochs=2, verbose=0).history
-            return {name.replace("val_", "val_drawn_"): values for name, values in history.items()}
-        sets = {"arrays": (X, Y), "drawn": given}
-        history = fit(Drawing(4, log), validation_data=sets, epochs=2, verbose=0).history
-        return {name: values for name, values in history.items() if "arrays" not in name}
+        sets = given = Drawing(2, [])
+        if fit != model.fit:
+            sets = {"arrays": (X, Y), "drawn": given}
+        history = fit(Drawing(4, []), validation_data=sets, epochs=2, verbose=0).history
+        own = {name: values for name, values in history.items() if "arrays" not in name}
+        return {name.replace("_drawn", ""): values for name, values in own.items()}, model.get_weights()
 
-    compare(run)
+    for policy in POLICIES:
+        expected, actual, _ = in_turn(seeded(run), policy=policy)
+        assert_alike(actual, expected)
 
 
 def made(kind, seen):
@@ -192,7 +186,7 @@ def test_python_that_sees_what_the_training_has_done(kind, epochs):
         hook = hooked("on_train_batch_end", act)
         return fit(X, Y, validation_data=data, callbacks=[hook], **options, **arguments).history
 
-    compare(run)
+    assert_as_keras(seeded(run), *POLICIES)
 
 
 def test_nothing_is_drawn_where_no_validation_is_due():
