@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import pytest
 
@@ -85,61 +86,34 @@ def test_runs_that_do_not_belong_together_are_refused_by_name(begin, tmp_path, c
         begin()
 
 
-@pytest.fixture
-def log():
-    """The names of the runs that were run."""
-    return []
+def test_each_run_is_run_once_however_often_the_comparison_is_cut_off(tmp_path, monkeypatch, published):
+    log, warmed = [], []
 
-
-def cut_off(log, count):
-    """Returns what notes a run, and is interrupted at the one of a number."""
-
-    def note(name):
-        if len(log) == count:
+    def child(system, network, epochs, cache, options):
+        if system == "ours" and cache not in warmed:
+            warmed.append(cache)
+            return {}
+        if len(log) == most:
             raise KeyboardInterrupt
-        log.append(name)
+        log.append(f"{system} {network} {epochs}")
+        return {"seconds": {"first": 1.0, "second": 2.0}, "peak_mib": 100.0, "messages": []}
 
-    return note
-
-
-def go_on(main, arguments, log, prepare, published):
-    """Cuts a comparison off at each of its runs in turn, and lets it go on; each run has to be run once."""
-    for count in range(20):
-        prepare(cut_off(log, count))
-        try:
-            main([*arguments, "--resume"])
-            break
-        except KeyboardInterrupt:
-            assert len(log) == count
-    assert len(log) == len(set(log)) > 1
-    before = list(log)
-    main([*arguments, "--resume", "--publish"])
-    assert log == before
-    (page,) = published.glob("2*.md")
-    assert all((published / link).exists() for link in _links(page.read_text()))
-
-
-def _links(text):
-    return [part.split(")")[0] for part in text.split("](")[1:] if not part.startswith(("..", "http"))]
-
-
-def test_start(tmp_path, monkeypatch, log, published):
-    warmed = []
-
-    def prepare(note):
-        def child(system, network, epochs, cache, options):
-            if system == "ours" and cache not in warmed:
-                warmed.append(cache)
-                return {}
-            note(f"{system} {network} {epochs} {len(log)}")
-            return {"seconds": {"first": 1.0, "second": 2.0}, "peak_mib": 100.0, "messages": []}
-
-        monkeypatch.setattr(start, "_run", child)
-
-    arguments = ["--networks=mlp", "--repeats=2", "--caches=warm", "--calls=first,second"]
-    go_on(start.main, [*arguments, f"--output_dir={tmp_path / 'out'}"], log, prepare, published)
+    monkeypatch.setattr(start, "_run", child)
+    arguments = ["--networks=mlp", "--repeats=2", "--caches=warm", "--calls=first,second", "--resume"]
+    arguments.append(f"--output_dir={tmp_path / 'out'}")
+    for most in range(4):
+        with pytest.raises(KeyboardInterrupt):
+            start.main(arguments)
+        assert len(log) == most
+    most = 4
+    start.main(arguments)
     assert len(log) == 4
     assert len(warmed) == 3, "each call that runs ours has to warm its cache"
+    start.main([*arguments, "--publish"])
+    (page,) = published.glob("2*.md")
+    links = re.findall(r"\]\((?!\.\.|http)([^)]*)\)", page.read_text())
+    assert links
+    assert [link for link in links if not (published / link).exists()] == []
 
 
 def test_comparison_writes_its_results(tmp_path, capsys):

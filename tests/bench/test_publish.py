@@ -11,15 +11,7 @@ from overlap_train.conv.selection import STOCK
 from scripts.bench import publish
 from scripts.bench.conv_layers import Row, interleave
 from scripts.bench.conv_shapes import LAYERS
-from scripts.bench.figures import (
-    Run,
-    group_runs,
-    ratio,
-    ratio_cells,
-    second_cells,
-    tables,
-    verdict,
-)
+from scripts.bench.figures import Run, group_runs, ratio, ratio_cells, second_cells, tables, verdict
 from scripts.bench.publish import Cells, Finding, markdown
 from tests.bench.conftest import make_run
 

@@ -46,13 +46,8 @@ def test_growth_is_a_leak(name, per_sample):
 
 
 # What users do is tested in tests/whole_fits; here, that the work of the soak runs.
-DAILY = ("failing callback", "routed", "shared memory", "scheduled")
-
-
 @pytest.mark.nightly
-@pytest.mark.parametrize(
-    "kind", [pytest.param(k, marks=() if k in DAILY else pytest.mark.nightly) for k in soak_work.KINDS]
-)
+@pytest.mark.parametrize("kind", soak_work.KINDS)
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed", "ignore:Early stopping conditioned")
 def test_each_kind_of_work(kind, tmp_path):
     soak_work.KINDS[kind](random.Random(1), tmp_path)

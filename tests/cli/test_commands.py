@@ -12,13 +12,12 @@ from overlap_train.conv import build
 from overlap_train.errors import NativeUnavailableError
 
 
-def test_the_library_is_told(monkeypatch, capsys):
+def test_the_library_is_told(monkeypatch, told):
     asked = []
     monkeypatch.setattr(build, "build", lambda **options: asked.append(options) or Path("/cache/library.so"))
-    assert main(["build", "--force", "--json"]) == 0
-    findings = {f["name"]: f["value"] for f in json.loads(capsys.readouterr().out)["sections"]["convolution"]}
-    assert findings["library"] == "/cache/library.so"
-    assert findings["took"] >= 0
+    findings = told("build", "--force")["convolution"]
+    assert findings["library"]["value"] == "/cache/library.so"
+    assert findings["took"]["value"] >= 0
     assert asked == [{"cuda": False, "force": True}]
 
 
@@ -35,13 +34,8 @@ def test_why_it_cannot_be_built_is_told(monkeypatch, capsys, options):
 def run_of(*, seconds=1.0, cores=1.0, loss=0.5, calls=("fit",)):
     """What one run of a script did, in as many seconds of `fit`, on as many busy cores."""
     hooks = [("on_epoch_end", 0, {"loss": loss})]
-    call = {
-        "seconds": seconds,
-        "cpu_seconds": seconds * cores,
-        "hooks": hooks,
-        "callbacks": [],
-        "messages": [],
-    }
+    call = {"hooks": hooks, "callbacks": [], "messages": []}
+    call |= {"seconds": seconds, "cpu_seconds": seconds * cores}
     return Run(Path(), [{"name": name, **call} for name in calls], None, [[] for _ in calls], {}, "")
 
 

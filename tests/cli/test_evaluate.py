@@ -1,7 +1,5 @@
 """`overlap-train evaluate`: the kept weights of a run are evaluated by what a script's `fit` was given."""
 
-import json
-
 import pytest
 
 from overlap_train import CheckpointPolicy, Trainer
@@ -42,14 +40,12 @@ def script(directory, policy="ValidationPolicy()", validation=DATA):
     return str(path)
 
 
-def test_each_epoch_has_its_old_numbers_and_those_of_a_new_metric(run, tmp_path, capsys):
+def test_each_epoch_has_its_old_numbers_and_those_of_a_new_metric(run, tmp_path, told):
     directory, history = run
     policy = f"ValidationPolicy(evaluator={str(directory)!r})"  # as the training itself had it
-    arguments = ["evaluate", "--json", str(directory), script(tmp_path, policy), str(tmp_path / "behind")]
-    assert main(arguments) == 0
-    epochs = json.loads(capsys.readouterr().out)["sections"]["epochs"]
-    assert [epoch["name"] for epoch in epochs] == ["epoch 1", "epoch 2"]
-    for number, epoch in enumerate(epochs):
+    epochs = told("evaluate", directory, script(tmp_path, policy), tmp_path / "behind")["epochs"]
+    assert list(epochs) == ["epoch 1", "epoch 2"]
+    for number, epoch in enumerate(epochs.values()):
         assert epoch["value"]["val_accuracy"] == history["val_accuracy"][number]
         assert epoch["value"]["val_accuracy"] < epoch["value"]["val_two"] <= 1.0
         assert "val_two 0." in epoch["text"]

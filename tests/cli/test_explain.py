@@ -1,6 +1,5 @@
 """`overlap-train explain`: a script is run up to its first `fit`, which is explained and does not train."""
 
-import json
 import sys
 
 import pytest
@@ -138,24 +137,6 @@ def test_another_backend_also_one_that_the_script_asks_for_is_refused_by_name(sc
         first_fit(script("model.fit(x, x[:, :1])", head), [], kept)
 
 
-@pytest.fixture
-def told(tmp_path, capsys):
-    """Returns what a command says of a script, as a dict, and its exit status."""
-
-    def run(command, body):
-        path = tmp_path / "training.py"
-        path.write_text(HEAD + body)
-        status = main([command, "--json", str(path)])
-        output = capsys.readouterr()
-        return status, json.loads(output.out) if output.out else output.err
-
-    return run
-
-
-def findings(report, section):
-    return {finding["name"]: finding for finding in report["sections"][section]}
-
-
 LISTENS = """
 class Acts(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
@@ -163,26 +144,22 @@ class Acts(keras.callbacks.Callback):
 """
 
 
-def test_a_fit_that_overlaps_and_what_to_write_for_one_of_keras(told):
-    _, report = told("explain", "overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5)")
-    assert findings(report, "fit")["overlap"]["value"] is True
-    status, report = told("explain", "model.fit(x, x[:, :1], validation_split=0.5)")
-    assert status == 0
-    assert "Trainer(model).fit" in findings(report, "fit")["called"]["remedy"]
-    assert findings(report, "fit")["overlap"]["value"] is True
+def test_a_fit_that_overlaps_and_what_to_write_for_one_of_keras(script, told):
+    found = told("explain", script("overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5)"))
+    assert found["fit"]["overlap"]["value"] is True
+    found = told("explain", script("model.fit(x, x[:, :1], validation_split=0.5)"))
+    assert "Trainer(model).fit" in found["fit"]["called"]["remedy"]
+    assert found["fit"]["overlap"]["value"] is True
 
 
-def test_a_fit_in_step_says_why_and_what_would_change_it(told):
-    body = f"{LISTENS}overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Acts()])"
-    status, report = told("explain", body)
-    found = findings(report, "fit")
-    assert status == 0
+def test_a_fit_in_step_says_why_and_what_would_change_it(script, told):
+    call = "overlap_train.Trainer(model).fit(x, x[:, :1], validation_split=0.5, callbacks=[Acts()])"
+    found = told("explain", script(LISTENS + call))["fit"]
     assert found["overlap"]["value"] is False
     assert "Acts.on_train_batch_end" in found["callback-acts"]["text"]
     assert 'on_change="continue"' in found["callback-acts"]["remedy"]
 
 
-def test_a_fit_that_would_raise_is_wrong_usage(told):
-    status, error = told("explain", "overlap_train.Trainer(model).fit(x, x[:, :1], epochs=-1)")
-    assert status == 2
-    assert "epochs" in error
+def test_a_fit_that_would_raise_is_wrong_usage(script, capsys):
+    assert main(["explain", str(script("overlap_train.Trainer(model).fit(x, x[:, :1], epochs=-1)"))]) == 2
+    assert "epochs" in capsys.readouterr().err

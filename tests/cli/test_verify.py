@@ -125,7 +125,7 @@ def test_equal_values_are_none():
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("fault", "status"), [("-", 0), ("learning rate", 1)])
 def test_the_command_compares_runs_in_processes_and_directories_of_their_own(
-    tmp_path, monkeypatch, capsys, fault, status
+    tmp_path, monkeypatch, told, fault, status
 ):
     source = PLANTED.read_text().replace("sys.argv[2]", "('planted' if BY else 'sound')")
     marks = tmp_path / "marks"
@@ -140,9 +140,7 @@ BY = os.path.getsize({str(marks)!r}) == 2
     (tmp_path / "here").mkdir()
     (tmp_path / "here" / "train.py").write_text(by + source + print_time)
     monkeypatch.chdir(tmp_path / "here")
-    assert main(["verify", "--json", "train.py", fault]) == status
-    report = json.loads(capsys.readouterr().out)
-    result = {finding["name"]: finding for finding in report["sections"]["result"]}
+    result = told("verify", "train.py", fault, statuses=(status,))["result"]
     if status:
         assert "fit 1, epoch 1" in result["verdict"]["text"]
     else:
@@ -195,15 +193,14 @@ def test_what_only_one_run_has_written_is_compared_by_its_name_without_times(tmp
         ("open('kept.bin', 'r+b').write(b'new')", 0, "equal"),
     ],
 )
-def test_a_verdict_needs_what_keras_has_twice(tmp_path, monkeypatch, capsys, line, status, verdict):
+def test_a_verdict_needs_what_keras_has_twice(tmp_path, monkeypatch, told, line, status, verdict):
     source = PLANTED.read_text().replace("sys.argv[2]", "'sound'")
     at = source.index("y = (x.sum(1)")
     (tmp_path / "train.py").write_text(f"{source[:at]}{line}\n{source[at:]}")
     (tmp_path / "kept.bin").write_bytes(bytes(20 << 20))
     monkeypatch.chdir(tmp_path)
-    assert main(["verify", "--json", "train.py", "-"]) == status
-    result = {f["name"]: f for f in json.loads(capsys.readouterr().out)["sections"]["result"]}
-    assert result["verdict"]["value"] == verdict
+    found = told("verify", "train.py", "-", statuses=(status,))
+    assert found["result"]["verdict"]["value"] == verdict
     assert (tmp_path / "kept.bin").read_bytes() == bytes(20 << 20)  # a copy was written to
 
 

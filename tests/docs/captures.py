@@ -64,13 +64,8 @@ def environment(columns: int = COLUMNS) -> dict[str, str]:
     """Return the variables of a program that a user starts."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     given = {"TERM": "xterm", "COLUMNS": str(columns), "WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-    return {
-        **os.environ,
-        **given,
-        "PYTHONPATH": path,
-        "PYTHONIOENCODING": "utf-8",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-    }
+    given |= {"PYTHONPATH": path, "PYTHONIOENCODING": "utf-8", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    return os.environ | given
 
 
 def terminal(folder: Path) -> str:

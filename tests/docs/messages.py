@@ -13,76 +13,53 @@ PACKAGE = Path(__file__).parents[2] / "overlap_train"
 # What trains, validates and keeps checkpoints, what users tell it, and how the convolution is had. The
 # companions have their own pages.
 ROOMS = (
-    *(
-        "_callbacks",
-        "_checkpoint",
-        "_data",
-        "_fit",
-        "_inspection",
-        "_keras",
-        "_snapshot.py",
-        "_support",
-    ),
-    *("_training", "_validation", "options", "parallel", "records.py", "routing.py", "trainer.py"),
-    *(f"conv/{name}.py" for name in ("build", "library", "native_cache")),
+    *("_callbacks", "_checkpoint", "_data", "_fit", "_inspection", "_keras", "_snapshot.py"),
+    *("_support", "_training", "_validation", "options", "parallel", "records.py", "routing.py"),
+    *("trainer.py", *(f"conv/{name}.py" for name in ("build", "library", "native_cache"))),
 )
 
 _WORD = re.compile(r"[A-Za-z][\w'.=()-]*")
 
-# Texts of some words that no user is shown: parts of digests and of patterns, and what values stand for.
-_NOT_SHOWN = (
-    ("_data/array_feed.py", "rows in batches of"),
-    ("_data/array_feed.py", " digest "),
-    ("_data/iterator_feed.py", " batches of "),
-    ("_fit/run.py", "Collective ops is aborted"),
-    ("_fit/checkpointing.py", "validation_step"),
-    ("_fit/checkpointing.py", ": freq"),
-    ("_fit/checkpointing.py", ", prepared by a function"),
-    ("_inspection/code.py", ""),
-    # What a reason names, whose kind has its section.
-    ("_data/pipeline.py", "a lookup table"),
-    ("_data/pipeline.py", "an iterator, a queue or a captured dataset"),
-    ("_fit/draws.py", "a table, an iterator, a queue or a captured dataset"),
-    ("_fit/build.py", "validating in step with the training"),
-    ("_fit/build.py", "on another host"),
-    ("_fit/build.py", "the model's test function"),
-    ("_fit/build.py", "the model's evaluate"),
-    ("_keras/metrics.py", "a method of the model or of a metric"),
-    ("_fit/checkpointing.py", "the training step"),
-    ("_fit/lag.py", "in step with the training"),
-    ("_fit/lag.py", "… from epoch"),
-    ("_fit/lag.py", "… from now on"),
-    ("_fit/own_methods.py", "validations inside epochs"),
-    ("records.py", "timeline of overlap_train"),
-    ("_fit/lag.py", "the training step"),
-    ("_inspection/effects.py", ""),
-    ("_inspection/tables.py", ""),
-    ("_keras/training.py", "makes its test function itself"),
-    ("_keras/training.py", "keras.Model.evaluate is that of"),
-    ("_keras/training.py", "has an evaluate of its own"),
-    ("_support/differences.py", ""),  # the verdicts of `verify`, which its page explains
-    ("_support/recorded.py", "values of an array"),
-    ("_support/printing.py", "style="),
-    ("_support/reasons.py", ""),
-    ("_validation/sets.py", "the trainer's validation_step"),
-    # Names, and parts of what differs from a checkpoint or would be ignored.
-    ("_checkpoint/resume.py", "the order and number of all variables"),
-    ("_fit/checkpointing.py", "the training data$"),
-    ("_fit/checkpointing.py", "the validation data…"),
-    ("_fit/checkpointing.py", "….seeds of shuffles"),
-    ("_fit/own_methods.py", "validations inside epochs"),
-    ("_fit/own_methods.py", "_step of the trainer"),
-    ("_fit/own_methods.py", "put Keras's method back"),
-    ("_fit/own_methods.py", "call super()"),
-    ("_fit/request.py", "validation_step of the trainer"),
-    ("_keras/names.py", " _"),
-    ("_keras/names.py", "executor_fn future_queue"),
-    ("_data/pass_state.py", "cannot be told apart"),  # which is caught
-    ("routing.py", "validations inside epochs"),
-    ("_support/imports.py", "module"),
-    ("_validation/pending.py", "Graph execution error|"),
-    ("_validation/pending.py", r"\{\{.*?\}\}"),
-)
+# Texts of some words that no user is shown, by file: parts of digests and of patterns, what values stand for,
+# what a reason names (its kind has its section), and parts of what differs from a checkpoint or is ignored.
+_NOT_SHOWN = {
+    "_checkpoint/resume.py": ("the order and number of all variables",),
+    "_data/array_feed.py": (" digest ",),
+    "_data/iterator_feed.py": (" batches of ",),
+    "_data/pass_state.py": ("cannot be told apart",),  # which is caught
+    "_data/pipeline.py": ("a lookup table", "an iterator, a queue or a captured dataset"),
+    "_fit/build.py": (
+        *("validating in step with the training", "on another host", "the model's test function"),
+        "the model's evaluate",
+    ),
+    "_fit/checkpointing.py": (
+        *("validation_step", ": freq", "the training step", "the training data$", "the validation data…"),
+        "….seeds of shuffles",
+    ),
+    "_fit/draws.py": ("a table, an iterator, a queue or a captured dataset",),
+    "_fit/lag.py": ("in step with the training", "… from epoch", "… from now on", "the training step"),
+    "_fit/own_methods.py": (
+        *("validations inside epochs", "_step of the trainer", "put Keras's method back", "call super()"),
+    ),
+    "_fit/request.py": ("validation_step of the trainer",),
+    "_fit/run.py": ("Collective ops is aborted",),
+    "_inspection/code.py": ("",),
+    "_inspection/effects.py": ("",),
+    "_inspection/tables.py": ("",),
+    "_keras/metrics.py": ("a method of the model or of a metric",),
+    "_keras/names.py": (" _", "executor_fn future_queue"),
+    "_keras/training.py": (
+        *("makes its test function itself", "keras.Model.evaluate is that of", "has an evaluate of its own"),
+    ),
+    "_support/differences.py": ("",),  # the verdicts of `verify`, which its page explains
+    "_support/imports.py": ("module",),
+    "_support/printing.py": ("style=",),
+    "_support/reasons.py": ("",),
+    "_validation/pending.py": ("Graph execution error|", r"\{\{.*?\}\}"),
+    "_validation/sets.py": ("the trainer's validation_step",),
+    "records.py": ("timeline of overlap_train",),
+    "routing.py": ("validations inside epochs",),
+}
 
 
 @dataclass(frozen=True)
@@ -126,7 +103,7 @@ def _of(path: Path) -> Iterator[Message]:
         text = None if id(node) in skipped else _text(node)
         if text is None or " " not in text.strip():
             continue
-        if not any(file == name and _is_of(part, text) for name, part in _NOT_SHOWN):
+        if not any(_is_of(part, text) for part in _NOT_SHOWN.get(file, ())):
             yield Message(normal(text), f"{file}:{getattr(node, 'lineno', 0)}")
 
 

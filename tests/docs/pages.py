@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^(?P=indent)```$", re.M | re.S
 )
 _COMPILED_ONLY = re.compile(r"<!-- compiled only: [^\n]+ -->\n+\Z")
+_VALUE = re.compile(r"# -> (?P<value>.+)$")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,18 @@ def blocks(page: Path, *languages: str) -> list[Block]:
             runs = _COMPILED_ONLY.search(before) is None
             found.append(Block(page, before.count("\n") + 2, match["language"], code, runs))
     return found
+
+
+def checked(code: str) -> ast.Module:
+    """Return a program in which an expression with `# -> value` behind it has to have that value."""
+    tree, lines = ast.parse(code), code.splitlines()
+    for number, statement in enumerate(tree.body):
+        value = _VALUE.search(lines[statement.end_lineno - 1])
+        if value is not None and isinstance(statement, ast.Expr):
+            found = f"repr({ast.unparse(statement)})"
+            (tree.body[number],) = ast.parse(f"assert {found} == {value['value']!r}, {found}").body
+            ast.increment_lineno(tree.body[number], statement.lineno - 1)
+    return tree
 
 
 def name_of(page: Path) -> str:

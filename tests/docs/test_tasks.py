@@ -3,70 +3,31 @@
 from __future__ import annotations
 
 import ast
+import html
 import re
 import signal
 import subprocess
-from html.parser import HTMLParser
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.docs.pages import checked
 from tests.wheels import build_wheel, environment, install
 
 pytestmark = [pytest.mark.nightly, pytest.mark.timeout(400)]
 MOST_S = 180
 
-_VALUE = re.compile(r"# -> (?P<value>.+)$")
-
-
-class _Blocks(HTMLParser):
-    """Collects the blocks of code of a page, each with its language."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks: list[tuple[str, str]] = []
-        self._language: str | None = None
-        self._inside = False
-
-    def handle_starttag(self, tag, attrs):
-        language = re.search(r"language-(\w+)", dict(attrs).get("class") or "")
-        if tag == "div" and language:
-            self._language = language[1]
-        elif tag == "code" and self._language:
-            self.blocks.append((self._language, ""))
-            self._inside = True
-
-    def handle_endtag(self, tag):
-        if tag == "code" and self._inside:
-            self._language, self._inside = None, False
-
-    def handle_data(self, data):
-        if self._inside:
-            language, text = self.blocks[-1]
-            self.blocks[-1] = (language, text + data)
-
 
 def blocks(page: Path, language: str = "python") -> list[str]:
     """Returns the blocks of a page of the site."""
-    reader = _Blocks()
-    reader.feed(page.read_text())
-    return [text for name, text in reader.blocks if name == language]
+    found = re.findall(rf'<div class="language-{language} .*?<code>(.*?)</code>', page.read_text(), re.S)
+    return [html.unescape(re.sub("<[^>]+>", "", code)) for code in found]
 
 
 def program(*codes: str) -> str:
     """Returns the blocks as one program, which ends where a value is not the one behind `# ->`."""
-    statements = []
-    for code in codes:
-        lines = code.splitlines()
-        for node in ast.parse(code).body:
-            first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
-            value = _VALUE.search(lines[node.end_lineno - 1])
-            text = "\n".join(lines[first - 1 : node.end_lineno])
-            if value and isinstance(node, ast.Expr):
-                text = f"assert repr({ast.unparse(node)}) == {value['value']!r}, {ast.unparse(node)!r}"
-            statements.append(text)
-    return "\n".join(statements) + "\n"
+    return "".join(f"{ast.unparse(checked(code))}\n" for code in codes)
 
 
 @pytest.fixture(scope="module")

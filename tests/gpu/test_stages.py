@@ -19,12 +19,6 @@ from tests.gpu import stage_target as target
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def impatient(monkeypatch) -> None:
-    monkeypatch.setattr(stages, "_GRACE_S", 0.0)
-    monkeypatch.setattr(stages, "_LEAST_S", 0.0)
-
-
 def new_record(directory: Path, *, fingerprint: str = "one") -> Record:
     return Record(directory, "stage", fingerprint=fingerprint, emulated=False)
 
@@ -101,8 +95,10 @@ def test_stages_that_fail_or_die_do_not_keep_the_others_from_running(tmp_path) -
 
 
 @pytest.mark.nightly
-def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, impatient) -> None:
+def test_stage_that_hangs_is_ended_and_keeps_its_rows(tmp_path, monkeypatch) -> None:
     """The stage has five seconds to write its row, and would then wait for ever."""
+    monkeypatch.setattr(stages, "_GRACE_S", 0.0)
+    monkeypatch.setattr(stages, "_LEAST_S", 0.0)
     assert target.go(tmp_path, ["hangs"], limit_s=5) == {"hangs": "partial"}
     record = target.record(tmp_path, "hangs")
     assert (record.reason, len(record.rows)) == ("killed", 1)
@@ -138,8 +134,7 @@ def test_program_that_takes_too_long_is_out_of_time_and_not_failed(tmp_path) -> 
     assert output_of(["echo", "done"], context) == (0, ["done"])
 
 
-def page_of(tmp_path) -> str:
-    """A page with a stage in each state."""
+def test_page_says_how_each_stage_ended(tmp_path) -> None:
     names = ("done", "partial", "failed", "unavailable", "cut off", "not run")
     for name in names[:5]:
         record = Record(tmp_path, name, fingerprint="one", emulated=False)
@@ -159,11 +154,7 @@ def page_of(tmp_path) -> str:
         record=lambda stage: Record(tmp_path, stage.name, fingerprint="one", emulated=False),
         facts={"GPU": "made up"},
     )
-    return (tmp_path / "page.md").read_text()
-
-
-def test_page_says_how_each_stage_ended(tmp_path) -> None:
-    text = page_of(tmp_path)
+    shown = (tmp_path / "page.md").read_text()
     for words in (
         "Out of time after 1 rows; run the command again: because partial.",
         "Failed: because failed.",
@@ -171,9 +162,9 @@ def test_page_says_how_each_stage_ended(tmp_path) -> None:
         "Cut off after 1 rows; run the command again.",
         "Not run yet.",
     ):
-        assert text.count(words) == 1
-    assert text.count("| a | 1.23 |") == 5
-    assert "mulated" not in text
+        assert shown.count(words) == 1
+    assert shown.count("| a | 1.23 |") == 5
+    assert "mulated" not in shown
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Hazards of getting MNIST: directories that lie, damaged copies, no network."""
 
 import io
-import json
 import os
 import pwd
 import urllib.request
@@ -14,26 +13,6 @@ from overlap_train.errors import DataUnavailableError
 from overlap_train.models import mnist_data as mnist
 
 COUNTS = {"train": 40, "test": 20}
-
-FEATURES = {
-    "pythonClassName": "tensorflow_datasets.core.features.features_dict.FeaturesDict",
-    "featuresDict": {
-        "features": {
-            "image": {
-                "pythonClassName": "tensorflow_datasets.core.features.image_feature.Image",
-                "image": {
-                    "shape": {"dimensions": ["28", "28", "1"]},
-                    "dtype": "uint8",
-                    "encodingFormat": "png",
-                },
-            },
-            "label": {
-                "pythonClassName": "tensorflow_datasets.core.features.class_label_feature.ClassLabel",
-                "classLabel": {"numClasses": "10"},
-            },
-        }
-    },
-}
 
 
 @pytest.fixture(scope="module")
@@ -62,40 +41,20 @@ def digits():
 def prepared(tmp_path, monkeypatch, digits):
     """A directory as TFDS writes it, with few images: the real digits of scikit-learn."""
     import tensorflow as tf
+    import tensorflow_datasets as tfds
 
     monkeypatch.setattr(mnist, "_NUM_EXAMPLES", COUNTS)
     folder = tmp_path / "tfds" / "mnist" / "3.0.1"
     folder.mkdir(parents=True)
-    splits = []
+    image, label = tfds.features.Image(shape=(28, 28, 1)), tfds.features.ClassLabel(num_classes=10)
+    features = tfds.features.FeaturesDict({"image": image, "label": label})
     for split, count in COUNTS.items():
         with tf.io.TFRecordWriter(str(folder / f"mnist-{split}.tfrecord-00000-of-00001")) as writer:
-            for image, label in zip(digits.x_train[:count], digits.y_train[:count], strict=True):
-                png = tf.io.encode_png(image).numpy()
-                features = {
-                    "image": tf.train.Feature(bytes_list=tf.train.BytesList(value=[png])),
-                    "label": tf.train.Feature(int64_list=tf.train.Int64List(value=[label])),
-                }
-                example = tf.train.Example(features=tf.train.Features(feature=features))
-                writer.write(example.SerializeToString())
-        splits.append(
-            {
-                "name": split,
-                "shardLengths": [str(count)],
-                "numBytes": "1",
-                "filepathTemplate": "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}",
-            }
-        )
-    info = {
-        "name": "mnist",
-        "version": "3.0.1",
-        "fileFormat": "tfrecord",
-        "splits": splits,
-        "supervisedKeys": {
-            "tuple": {"items": [{"featureKey": "image"}, {"featureKey": "label"}]},
-        },
-    }
-    (folder / "dataset_info.json").write_text(json.dumps(info))
-    (folder / "features.json").write_text(json.dumps(FEATURES))
+            for x, y in zip(digits.x_train[:count], digits.y_train[:count], strict=True):
+                writer.write(features.serialize_example({"image": x, "label": y}))
+    tfds.folder_dataset.write_metadata(
+        data_dir=folder, features=features, supervised_keys=("image", "label"), check_data=False
+    )
     return tmp_path / "tfds"
 
 

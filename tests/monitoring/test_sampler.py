@@ -40,24 +40,13 @@ def _fake_gpustat(monkeypatch, query):
     monkeypatch.setitem(sys.modules, "gpustat", fake)
 
 
-def _threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
-
-
-def test_samples_come_in_order_and_stay_after_close():
-    meter = _CountingMeter(3)
-    with Sampler(1e-4, max_samples=1000, meter=meter) as sampler:
-        assert meter.enough.wait(60)
-    times = [sample.time_s for sample in sampler.samples()]
-    assert times == sorted(times)
-    assert len(times) == meter.taken >= 3
-
-
-def test_beyond_the_limit_the_oldest_samples_go():
+@pytest.mark.parametrize("most", [3, 1000])
+def test_samples_come_in_order_and_stay_after_close_but_the_oldest_beyond_the_limit(most):
     meter = _CountingMeter(9)
-    with Sampler(1e-4, max_samples=3, meter=meter) as sampler:
+    with Sampler(1e-4, max_samples=most, meter=meter) as sampler:
         assert meter.enough.wait(60)
-    assert [sample.rss_bytes for sample in sampler.samples()] == list(range(meter.taken - 3, meter.taken))
+    first = max(0, meter.taken - most)
+    assert [sample.rss_bytes for sample in sampler.samples()] == list(range(first, meter.taken))
 
 
 def test_thread_is_a_named_daemon_and_gone_after_close():
@@ -65,7 +54,7 @@ def test_thread_is_a_named_daemon_and_gone_after_close():
     assert [t.daemon for t in threading.enumerate() if t.name == "overlap_train-sampler"] == [True]
     sampler.close()  # which waits for no interval
     sampler.close()
-    assert "overlap_train-sampler" not in _threads()
+    assert "overlap_train-sampler" not in {thread.name for thread in threading.enumerate()}
     assert sampler.samples() == ()
 
 
@@ -88,17 +77,12 @@ def test_failing_meter_ends_the_sampling_and_not_the_run(caplog):
     assert "no /proc" in caplog.text
 
 
-def test_meter_reads_this_process(monkeypatch, fresh_gpu_search):
-    _fake_gpustat(monkeypatch, list)
-    sample = LoadMeter()()
-    assert sample.rss_bytes > 1 << 20
-    assert sample.cpu_percent >= 0
-
-
-def test_gpus_are_read_in_bytes_and_an_unknown_load_is_nan(monkeypatch, fresh_gpu_search):
+def test_meter_reads_this_process_and_the_gpus_whose_load_may_be_unknown(monkeypatch, fresh_gpu_search):
     gpus = [{"utilization.gpu": 37, "memory.used": 2}, {"utilization.gpu": None, "memory.used": None}]
     _fake_gpustat(monkeypatch, lambda: gpus)
     sample = LoadMeter()()
+    assert sample.rss_bytes > 1 << 20
+    assert sample.cpu_percent >= 0
     assert sample.gpu_percent[0] == 37.0
     assert math.isnan(sample.gpu_percent[1])
     assert sample.gpu_memory_bytes == (2 << 20, 0)

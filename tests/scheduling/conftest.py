@@ -3,7 +3,6 @@
 import pytest
 
 from overlap_train.scheduling import preparing
-from overlap_train.scheduling.segments import single_layers
 
 
 @pytest.fixture
@@ -11,9 +10,3 @@ def every_layer_is_cut(monkeypatch):
     """Large layers run in pieces whether or not that pays on this machine, which is not measured."""
     monkeypatch.setattr(preparing.ModelBuilder, "_profile_single", lambda *_: None)
     monkeypatch.setattr(preparing, "worth_cutting", lambda whole, *_: {x.name for x in whole.layers})
-
-
-@pytest.fixture
-def nothing_is_merged(monkeypatch):
-    """Each layer is a segment of its own."""
-    monkeypatch.setattr(preparing, "choose_segments", lambda graph, *_: single_layers(graph))

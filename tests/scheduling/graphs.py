@@ -1,13 +1,25 @@
-"""Random graphs, platforms and costs for the scheduling tests."""
+"""Random graphs, platforms and costs for the scheduling tests, and what runs them."""
 
 from __future__ import annotations
 
 import random
+import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+import tensorflow as tf
+
+from overlap_train.errors import SchedulerClosedError
 from overlap_train.scheduling import Device, Platform, Policy, Transfer
-from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.engine import Engine
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.preparing import compile_segments
+from overlap_train.scheduling.segments import merge_layers
+from tests.devices import tolerance
+
+CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in another order
 
 
 def layer(name, *inputs, outputs=(0,)):
@@ -106,6 +118,52 @@ def with_pieces(graph: LayerGraph, count: int = 3) -> LayerGraph:
     sizes = {"input_bytes": graph.input_bytes, "name": graph.name}
     pieces = LayerGraph(layers, outputs, **sizes)
     return LayerGraph(graph.layers, graph.outputs, **sizes, pieces=pieces)
+
+
+def computed(split, groups, *inputs):
+    """What a model that was split makes of inputs on one core, with these groups of its calls as segments."""
+    graph = compile_segments(split, merge_layers(split.graph, groups), Platform((Device("CPU:0"),)))
+    tensors = {Port(-1, n): tf.constant(x) for n, x in enumerate(inputs)}
+    for index, layer in enumerate(graph.layers):
+        outputs = layer.runs["CPU:0"](tuple(tensors[port] for port in layer.inputs))
+        tensors.update({Port(index, n): y for n, y in enumerate(outputs)})
+    return [tensors[port].numpy() for port in graph.outputs]
+
+
+class Watch:
+    """Waits until a number of requests have ended."""
+
+    def __init__(self, count):
+        self.results = {}
+        self.ended = Counter()
+        self._left = count
+        self._changed = threading.Condition()
+
+    def __call__(self, request, outputs, error):
+        with self._changed:
+            self.results[request.number] = (outputs, error)
+            self.ended[request.number] += 1
+            self._left -= 1
+            self._changed.notify_all()
+
+    def wait(self):
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._left <= 0, 60), "requests did not end"
+
+
+def served(platform, policy, graphs, x=0.0, **options):
+    """Serves one request of each graph; returns what came of each."""
+    watch = Watch(len(graphs))
+    with Engine(platform, policy, **options) as engine:
+        for number, graph in enumerate(graphs):
+            engine.start(Request(number, graph, (x,), on_done=watch))
+        watch.wait()
+        assert not engine._distributor.controllers
+    engine.close()
+    with pytest.raises(SchedulerClosedError):
+        engine.start(Request(99, graphs[0], (x,)))
+    assert set(watch.ended.values()) == {1}
+    return watch.results
 
 
 def optimum_s(graph: LayerGraph, platform: Platform, true_s, bound_s: float) -> float:

@@ -1,24 +1,17 @@
 """Layers cut into pieces compute what they did whole, and the pieces run beside each other."""
 
 import functools
-import threading
-from dataclasses import replace
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from overlap_train.scheduling import CostModel, Device, MultiModelScheduler, Platform
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.engine import Engine
-from overlap_train.scheduling.graph import LayerGraph, Port, Request
+from overlap_train.scheduling.graph import Port
 from overlap_train.scheduling.models import split_model
-from overlap_train.scheduling.preparing import compile_segments
-from overlap_train.scheduling.segments import choose_segments, merge_layers, piece_shares, worth_cutting
-from tests.devices import tolerance
-
-CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in another order
+from overlap_train.scheduling.segments import choose_segments, piece_shares, worth_cutting
+from tests.scheduling.graphs import CLOSE, CORES, computed
 
 kl = keras.layers
 TWO_CORES = Platform((Device("CPU:0", slots=2),))
@@ -36,15 +29,6 @@ def examples(count=3, shape=(1100,)):
 
 def names(graph):
     return [layer.name.partition("/")[2] for layer in graph.layers]
-
-
-def computed(split, groups, x):
-    graph = compile_segments(split, merge_layers(split.graph, groups), TWO_CORES)
-    tensors = {Port(-1): tf.constant(x)}
-    for index, layer in enumerate(graph.layers):
-        outputs = layer.runs["CPU:0"](tuple(tensors[port] for port in layer.inputs))
-        tensors.update({Port(index, n): y for n, y in enumerate(outputs)})
-    return tensors[graph.outputs[0]].numpy()
 
 
 def equal(count):
@@ -66,7 +50,8 @@ def test_pieces_make_up_the_layer(shares, dense):
     split, x = split_model(model, cut=lambda layer: shares), examples()
     count = min(len(shares), 125)  # 1000 channels are 125 blocks of 8
     assert names(split.graph) == [*(f"large/{n}" for n in range(count)), "large/join", "small"]
-    got = computed(split, every(split), x)
+    assert {layer.inputs for layer in split.graph.layers[:count]} == {(Port(-1),)}, "side by side"
+    (got,) = computed(split, every(split), x)
     np.testing.assert_allclose(got, model(x, training=False), rtol=CLOSE, atol=CLOSE)
 
 
@@ -79,17 +64,16 @@ def test_a_layer_on_sequences_and_one_that_is_called_twice_are_cut():
         "shared/0", "shared/1", "shared/join", "shared#2/0", "shared#2/1", "shared#2/join",
     ]  # fmt: skip
     data = examples(2, (5, 1100))
-    got = computed(split, every(split), data)
+    (got,) = computed(split, every(split), data)
     np.testing.assert_allclose(got, model(data, training=False), rtol=1e-4, atol=1e-4)
 
 
 def test_a_device_has_as_much_of_a_layer_as_it_is_fast():
-    platform = Platform((Device("cpu", slots=4), Device("gpu", "gpu")))
     costs = FixedCosts(lambda layer, device: 1.0 if device.kind == "gpu" else 10.0)
     layer = split_model(network()).graph.layers[0]
     few, all_slots = [1, 0.1], [1, 0.1, 0.1, 0.1, 0.1]
     for pieces, expected in {2: few, 5: all_slots, 6: [0.5, *all_slots[1:], 0.5]}.items():
-        assert piece_shares(layer, platform, costs, pieces) == pytest.approx(expected)
+        assert piece_shares(layer, CORES, costs, pieces) == pytest.approx(expected)
 
 
 def test_what_is_small_or_not_plain_stays_whole():
@@ -132,19 +116,13 @@ def test_a_convolution_is_the_same_in_pieces(options, merged):
     first = names(split.graph).index("conv/0")
     assert names(split.graph)[first : first + 4] == ["conv/0", "conv/1", "conv/2", "conv/join"]
     groups = choose_segments(split.graph, TWO_CORES, CostModel(), call_s=1.0) if merged else every(split)
-    got = computed(split, groups, x)
+    (got,) = computed(split, groups, x)
     np.testing.assert_allclose(got, model(x, training=False), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"filters": 16},
-        {"size": 8},
-        {"groups": 2},
-        {"dilation_rate": 2},
-        {"dtype": "mixed_bfloat16"},
-    ],
+    [{"filters": 16}, {"size": 8}, {"groups": 2}, {"dilation_rate": 2}, {"dtype": "mixed_bfloat16"}],
 )
 def test_a_convolution_that_is_small_or_not_plain_stays_whole(options):
     assert "conv" in names(split_model(convolution(**options), cut=equal(3)).graph)
@@ -182,31 +160,6 @@ def test_what_the_profile_shows_to_gain_nothing_is_not_cut():
     """Small enough that no machine's threads are fast enough for it."""
     with MultiModelScheduler({"m": network()}, devices=Platform((Device("CPU:0"),)), cut=16) as scheduler:
         assert scheduler._service.model("m").graph.pieces is None
-
-
-def test_two_workers_run_two_pieces_at_the_same_time():
-    split, met, ended = split_model(network(), cut=equal(2)), threading.Barrier(2), []
-    done = threading.Event()
-
-    def run_of(layer):
-        def run(_inputs):
-            if layer.alone:
-                met.wait(30)  # breaks, and fails the request, unless the other piece comes too
-            return [0] * len(layer.output_bytes)
-
-        return {"cpu": run}
-
-    layers = [replace(layer, runs=run_of(layer)) for layer in split.graph.layers]
-    graph = LayerGraph(layers, split.graph.outputs, input_bytes=split.graph.input_bytes)
-
-    def on_done(_request, _outputs, error):
-        ended.append(error)
-        done.set()
-
-    with Engine(TWO_CORES, "earliest_finish") as engine:
-        engine.start(Request(0, graph, (0,), on_done=on_done))
-        assert done.wait(60)
-    assert ended == [None]
 
 
 @pytest.mark.by_default("cpu_only")

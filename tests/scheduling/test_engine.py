@@ -5,14 +5,13 @@ import itertools
 import random
 import threading
 import weakref
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from overlap_train.errors import SchedulerClosedError, SchedulingError
+from overlap_train.errors import SchedulingError
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.distributor import LayerController
 from overlap_train.scheduling.engine import Engine
@@ -23,48 +22,17 @@ from tests.scheduling.graphs import (
     Anywhere,
     Movable,
     Tensor,
+    Watch,
     chain,
     layer,
     random_costs,
     random_graph,
     random_platform,
+    served,
     with_pieces,
 )
 
 ONE_CPU = Platform((Device("cpu"),))
-
-
-class Watch:
-    """Waits until a number of requests have ended."""
-
-    def __init__(self, count):
-        self.results = {}
-        self.ended = Counter()
-        self._left = count
-        self._changed = threading.Condition()
-
-    def __call__(self, request, outputs, error):
-        with self._changed:
-            self.results[request.number] = (outputs, error)
-            self.ended[request.number] += 1
-            self._left -= 1
-            self._changed.notify_all()
-
-    def wait(self):
-        with self._changed:
-            assert self._changed.wait_for(lambda: self._left <= 0, 60), "requests did not end"
-
-
-def served(platform, policy, graphs, x=0.0, **options):
-    """Serves one request of each graph; returns what came of each."""
-    watch = Watch(len(graphs))
-    with Engine(platform, policy, **options) as engine:
-        for number, graph in enumerate(graphs):
-            engine.start(Request(number, graph, (x,), on_done=watch))
-        watch.wait()
-        assert not engine._distributor.controllers
-    assert set(watch.ended.values()) == {1}
-    return watch.results
 
 
 def adding(graph, *, failing=(), log=None, delays=None):
@@ -126,30 +94,6 @@ def test_a_failing_layer_ends_its_request_and_no_other(seed):
             assert str(error) == f"{broken[number]} broke"
         else:
             assert (outputs, error) == (expected(graph, 0.0), None)
-
-
-@settings(max_examples=25, deadline=None)
-@given(seed=st.integers(0, 10**6))
-def test_close_at_any_moment_ends_every_request_once_and_every_thread(seed):
-    rng = random.Random(seed)
-    graphs = [random_graph(rng, rng.randint(1, 20), name=f"n{i}") for i in range(6)]
-    watch = Watch(6)
-    before = threading.active_count()
-    engine = Engine(random_platform(rng), Anywhere(seed))
-    delays = [rng.choice((0, 1e-4, 1e-3)) for _ in range(20)]
-    for number, graph in enumerate(graphs):
-        engine.start(Request(number, adding(graph, delays=delays), (0.0,), on_done=watch))
-    threading.Event().wait(rng.uniform(0, 0.01))
-    engine.close()
-    engine.close()
-    watch.wait()
-    assert set(watch.ended.values()) == {1}
-    for number, graph in enumerate(graphs):
-        outputs, error = watch.results[number]
-        assert isinstance(error, SchedulerClosedError) or outputs == expected(graph, 0.0)
-    assert threading.active_count() == before
-    with pytest.raises(SchedulerClosedError):
-        engine.start(Request(99, adding(graphs[0]), (0.0,)))
 
 
 def one_layer(run, name="one"):

@@ -5,14 +5,7 @@ import pytest
 from overlap_train.scheduling import Device, Platform
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Job, Layer, LayerGraph, Port, Request, Work
-from overlap_train.scheduling.policy import (
-    POLICIES,
-    Board,
-    CpuOnly,
-    GpuOnly,
-    Paper,
-    make_policy,
-)
+from overlap_train.scheduling.policy import POLICIES, Board, CpuOnly, GpuOnly, Paper, make_policy
 from tests.scheduling.graphs import layer
 
 CPU, GPU = Device("cpu", slots=2), Device("gpu", "gpu")

@@ -10,9 +10,7 @@ import pytest
 
 from overlap_train.errors import DeadlineError, QueueFullError, SchedulingError
 from overlap_train.scheduling import Device, Platform
-from overlap_train.scheduling.accounts import (
-    RunTimes,
-)
+from overlap_train.scheduling.accounts import RunTimes
 from overlap_train.scheduling.service import Model, Service, Submission, Waiting
 from tests.scheduling.graphs import chain
 
@@ -57,14 +55,6 @@ def test_what_waits_is_batched_by_urgency_shape_and_room(submissions, options, e
 CORE = (Device("cpu"),)
 
 
-class Tensor:
-    def __init__(self, array):
-        self.array = array
-
-    def numpy(self):
-        return self.array
-
-
 class Engine:
     """Runs nothing: a test ends what has been started."""
 
@@ -77,7 +67,7 @@ class Engine:
         self.started.append(request)
 
     def end(self, request, error=None):
-        outputs = None if error is not None else [Tensor(request.inputs[0] * 2)]
+        outputs = None if error is not None else [SimpleNamespace(numpy=lambda: request.inputs[0] * 2)]
         request.on_done(request, outputs, error)
 
     def statistics(self):
@@ -96,10 +86,8 @@ class Scene:
         )
         self.service.add(self.model)
 
-    def submit(self, value=1.0, *, timeout_s=0.0, within_s=None, then=None, **options):
+    def submit(self, value=1.0, *, timeout_s=0.0, within_s=None, **options):
         future = Future()
-        if then is not None:
-            future.add_done_callback(then)
         x = np.full((1, 1), value)
         now_s = time.monotonic()
         if within_s is not None:
@@ -234,20 +222,6 @@ def test_a_callback_waits_for_nothing(method):
     over.add_done_callback(lambda future: scene.service.drain())  # on the caller's own thread, which may
     assert raised == [QueueFullError if method == "submit" else SchedulingError]
     scene.service.remove(scene.model)  # the callback is over
-
-
-def test_a_callback_of_a_dropped_request_waits_for_nothing():
-    scene, raised = Scene(max_active=1, run_times=RunTimes({1: 10.0})), []
-
-    def call(future):
-        with pytest.raises(SchedulingError):
-            scene.service.drain()
-        raised.append(future)
-
-    scene.submit()
-    late = scene.submit(within_s=1.0, on_late="drop", then=call)
-    assert isinstance(late.exception(0), DeadlineError)
-    assert raised == [late]
 
 
 def test_who_takes_a_model_out_leaves_one_of_its_name_that_came_after():

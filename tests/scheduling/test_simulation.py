@@ -7,6 +7,7 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -15,10 +16,9 @@ from hypothesis import strategies as st
 import overlap_train.scheduling
 from overlap_train.scheduling import CostModel, Device, Platform, Transfer
 from overlap_train.scheduling.costs import FixedCosts
-from overlap_train.scheduling.engine import Engine
-from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Request, Work
+from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, simulate
-from tests.scheduling.graphs import chain, optimum_s, random_costs, random_graph, random_platform
+from tests.scheduling.graphs import chain, optimum_s, random_costs, random_graph, random_platform, served
 
 
 def test_a_request_alone_takes_hardly_longer_than_it_has_to():
@@ -51,35 +51,20 @@ def test_background_load_does_the_same_work_whether_cut_or_not(duty, share, star
     assert whole - start_s == pytest.approx((first_s + second_s) / speed, abs=2 * load.period_s)
 
 
-def run_threads(graphs, platform, policy, true_s):
-    """Runs all networks at once on the engine's threads, where a layer waits on a clock."""
-    clock, left = threading.Event(), threading.Semaphore(0)
-    spans = []
-
-    class Recorder:
-        def add(self, span):
-            spans.append(span)
-
-    def backend(job):
-        clock.wait(true_s(job.layer, job.device))
-        return [None for _ in job.layer.output_bytes]
-
-    engine = Engine(platform, policy, costs=FixedCosts(true_s), backend=backend, recorder=Recorder())
-    with engine:
-        for number, graph in enumerate(graphs):
-            engine.start(Request(number, graph, (None,), on_done=lambda *_: left.release()))
-        for _ in graphs:
-            left.acquire()
-    return spans
-
-
 @pytest.mark.parametrize("policy", ["paper", "gpu_only", "cpu_only"])
 def test_real_threads_place_layers_as_the_simulator_does(policy):
     rng = random.Random(11)
     graphs, platform = [random_graph(rng, 12, name=f"n{n}") for n in range(4)], random_platform(rng)
     true_s = random_costs(rng, *graphs)
     simulated = simulate([Arrival(g) for g in graphs], platform, policy, true_s)
-    spans = run_threads(graphs, platform, policy, true_s)
+    clock, spans = threading.Event(), []
+
+    def backend(job):
+        clock.wait(true_s(job.layer, job.device))
+        return [None for _ in job.layer.output_bytes]
+
+    recorder = SimpleNamespace(add=spans.append)
+    served(platform, policy, graphs, costs=FixedCosts(true_s), backend=backend, recorder=recorder)
     real = {(span.name, span.details["device"]) for span in spans}
     assert real == {(f"{job.network}/{job.layer}", job.device) for job in simulated.jobs}
 

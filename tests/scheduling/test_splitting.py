@@ -10,20 +10,11 @@ from overlap_train.scheduling.calls import work_of
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
 from overlap_train.scheduling.models import ModelInputs, WholeModel, inputs_of, split_model
-from overlap_train.scheduling.preparing import ModelBuilder, compile_segments, tensorflow_platform
-from overlap_train.scheduling.segments import choose_segments, merge_layers
-from tests.devices import tolerance
-from tests.scheduling.graphs import CORES, with_pieces
-
-CLOSE = tolerance(1e-5, on_gpu=1e-4)  # a GPU forms the sums of a part in another order
+from overlap_train.scheduling.preparing import ModelBuilder, tensorflow_platform
+from overlap_train.scheduling.segments import choose_segments
+from tests.scheduling.graphs import CLOSE, CORES, computed, with_pieces
 
 kl = keras.layers
-ONE_CORE = Platform((Device("CPU:0"),))
-
-
-def work_for(layer, *shape, dtype="float32"):
-    x = keras.Input(shape, dtype=dtype)
-    return work_of(layer, [x], [layer(x)])
 
 
 @pytest.mark.parametrize(
@@ -43,7 +34,8 @@ def work_for(layer, *shape, dtype="float32"):
     ids=lambda value: type(value).__name__ if isinstance(value, kl.Layer) else None,
 )
 def test_each_kind_of_layer_has_its_operations(layer, shape, kind, flops):
-    work = work_for(layer, *shape)
+    x = keras.Input(shape)
+    work = work_of(layer, [x], [layer(x)])
     assert (work.kind, work.flops) == (kind, flops)
 
 
@@ -133,14 +125,6 @@ def branching_model():
     return keras.Model({"left": left, "right": right}, {"sum": dense, "map": keras.layers.ReLU()(a)})
 
 
-def outputs_of(graph, inputs, device="CPU:0"):
-    tensors = {Port(-1, n): x for n, x in enumerate(inputs)}
-    for index, layer in enumerate(graph.layers):
-        outputs = layer.runs[device](tuple(tensors[port] for port in layer.inputs))
-        tensors.update({Port(index, n): y for n, y in enumerate(outputs)})
-    return [tensors[port].numpy() for port in graph.outputs]
-
-
 @pytest.mark.by_default("2", "100")
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
 def test_branches_shared_layers_several_inputs_and_outputs_survive(size):
@@ -150,22 +134,10 @@ def test_branches_shared_layers_several_inputs_and_outputs_survive(size):
     split = split_model(model)
     count = len(split.graph)
     groups = [range(begin, min(begin + size, count)) for begin in range(0, count, size)]
-    graph = compile_segments(split, merge_layers(split.graph, groups), ONE_CORE)
-    got = outputs_of(graph, [tf.constant(inputs[k]) for k in ("left", "right")])
+    got = computed(split, groups, inputs["left"], inputs["right"])
     want = keras.tree.flatten(model(inputs, training=False))
     for left, right in zip(got, want, strict=True):
         np.testing.assert_allclose(left, right, atol=CLOSE)
-
-
-class Returns(keras.Model):
-    """Returns what a function makes of its input."""
-
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-
-    def call(self, x):
-        return self.function(x)
 
 
 def whole(model):
@@ -209,11 +181,12 @@ def test_the_call_is_one_of_inference_but_for_what_the_graph_trains(kind, given,
 
 
 def test_what_is_no_array_is_refused():
-    def rows(x):
-        return tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), tf.fill(tf.shape(x)[:1], 4))
+    class Ragged(keras.Model):
+        def call(self, x):
+            return tf.RaggedTensor.from_row_lengths(tf.reshape(x, [-1]), tf.fill(tf.shape(x)[:1], 4))
 
     with pytest.raises(ValueError, match="m returns a RaggedTensor, which is no array"):
-        whole(Returns(rows))
+        whole(Ragged())
 
 
 def alternating(count):
@@ -241,11 +214,7 @@ def test_pieces_stay_alone_and_their_join_may_have_followers():
 
 @pytest.mark.parametrize(
     ("name", "value", "error"),
-    [
-        ("cut", 0, ValueError),
-        ("fold", "yes", TypeError),
-        ("zero_copy", None, TypeError),
-    ],
+    [("cut", 0, ValueError), ("fold", "yes", TypeError), ("zero_copy", None, TypeError)],
 )
 def test_what_cannot_be_meant_is_refused_by_name(name, value, error):
     with pytest.raises(error, match=f"{name} must be"):

@@ -29,29 +29,22 @@ def simulate(*arguments) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.timeout(1200)
-def test_ten_thousand_schedules_are_as_under_keras():
-    status, text = simulate("--count", 10_000, "--processes", 2)
-    assert status == 0, text
+BY_DAY = pytest.mark.timeout(1200)
+BY_NIGHT = (pytest.mark.nightly, pytest.mark.timeout(6 * 3600))
 
 
-@pytest.mark.timeout(600)
-def test_whatever_is_asked_of_networks_in_service_ends_once():
-    status, text = simulate("--serving", "--count", 2_000, "--processes", 2)
-    assert status == 0, text
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(6 * 3600)
-def test_whatever_is_asked_of_networks_in_service_ends_once_in_many_schedules():
-    status, text = simulate("--serving", "--first", 2_000, "--count", NIGHTLY // 10, "--processes", 2)
-    assert status == 0, text
-
-
-@pytest.mark.nightly
-@pytest.mark.timeout(6 * 3600)
-def test_a_million_schedules_are_as_under_keras():
-    status, text = simulate("--first", 10_000, "--count", NIGHTLY, "--processes", os.cpu_count())
+@pytest.mark.parametrize(
+    ("serving", "first", "count"),
+    [
+        pytest.param((), 0, 10_000, id="fits", marks=BY_DAY),
+        pytest.param(("--serving",), 0, 2_000, id="networks in service", marks=BY_DAY),
+        pytest.param((), 10_000, NIGHTLY, id="more fits", marks=BY_NIGHT),
+        pytest.param(("--serving",), 2_000, NIGHTLY // 10, id="more in service", marks=BY_NIGHT),
+    ],
+)
+def test_fits_are_as_under_keras_and_what_is_asked_of_a_service_ends_once(serving, first, count):
+    processes = 2 if first == 0 else os.cpu_count()
+    status, text = simulate(*serving, "--first", first, "--count", count, "--processes", processes)
     assert status == 0, text
 
 

@@ -34,6 +34,10 @@ os._exit(0)
 WITHOUT_GPU = os.environ | {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
 class Cases:
     def __init__(self, directory):
         self._file = directory / "case"

@@ -15,10 +15,7 @@ from overlap_train.zero_copy import MappedBuffer
 from overlap_train.zero_copy.buffer import SizeTiming, find_crossover
 from overlap_train.zero_copy.pool import HostBackend, Pool
 from overlap_train.zero_copy.tensors import keep_crossover, stored_crossovers
-
-
-def address(array):
-    return array.__array_interface__["data"][0]
+from tests.zero_copy.conftest import address
 
 
 @pytest.fixture

@@ -12,16 +12,12 @@ import tensorflow as tf
 from overlap_train import errors, zero_copy
 from overlap_train.zero_copy import dlpack
 from tests import interpreters
-from tests.zero_copy.conftest import WITHOUT_GPU
+from tests.zero_copy.conftest import WITHOUT_GPU, address
 
 DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32"),
     *("float64", "complex64", "complex128"),
 ]
-
-
-def address(array):
-    return array.__array_interface__["data"][0]
 
 
 def aligned(shape, dtype=np.float32, behind=0):
