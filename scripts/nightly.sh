@@ -19,7 +19,7 @@ if [ "${1:-}" = "--keras-nightly" ]; then
   fi
   status=0
   scripts/test.sh tests/test_parity.py tests/whole_fits/test_contract.py \
-    tests/fit/test_first_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras || status=$?
+    tests/whole_fits/test_late_hooks.py tests/test_real_code.py tests/test_differential.py tests/keras || status=$?
   scripts/keras_suite.sh || status=$?
   exit "$status"
 fi

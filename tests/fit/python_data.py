@@ -5,12 +5,11 @@ from __future__ import annotations
 import keras
 import numpy as np
 
-from overlap_train import Trainer, ValidationPolicy
-from tests.networks import arrays, assert_same_history
+from tests.networks import arrays
 from tests.pools import sequential
+from tests.whole_fits.comparing import assert_as_keras
 
 X, Y = arrays(96)
-AHEAD = ValidationPolicy(max_lag=2, overlap="always")
 
 
 class Batches(keras.utils.PyDataset):
@@ -28,20 +27,11 @@ class Batches(keras.utils.PyDataset):
         return np.asarray(self._change(X[rows]), "float32"), Y[rows]
 
 
-def fit_both(arguments, *, rtol=1e-5, validation=AHEAD):
-    """Fits with Keras and with us, and compares; returns the trainer.
+def fit_both(arguments, *, rtol=1e-5):
+    """Fits with Keras and with us, by arguments that a function makes of the model; returns the trainer."""
 
-    Args:
-        arguments: of a model: those of `fit`, made anew for each.
-        rtol: of the histories.
-        validation: the policy of ours.
-    """
-    found = []
-    for ours in (False, True):
+    def run(trained):
         keras.utils.set_random_seed(5)
-        model = sequential("sgd")
-        trainer = Trainer(model, validation=validation)
-        fit = trainer.fit if ours else model.fit
-        found.append(fit(**{"epochs": 4, "verbose": 0} | arguments(model)).history)
-    assert_same_history(*reversed(found), rtol=rtol)
-    return trainer
+        trained.fit(**{"epochs": 4, "verbose": 0} | arguments(getattr(trained, "model", trained)))
+
+    return assert_as_keras(run, build=lambda: sequential("sgd"), rtol=rtol)

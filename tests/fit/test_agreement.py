@@ -10,7 +10,7 @@ from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.followers import agree_to_start
 from overlap_train.errors import HostMismatchError
 from tests.fit.requests import request_of
-from tests.networks import arrays, sequential
+from tests.networks import arrays, looking_up, sequential
 from tests.parallel.together import on_hosts
 
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -22,13 +22,10 @@ class Listens(kc.Callback):
         print(logs)
 
 
-def asked(*, units=16, optimizer="adam", policy=None, plan=None, **given):
+def asked(*, build=sequential, optimizer="adam", policy=None, plan=None, **given):
     """Returns the request of one host, and its replicas."""
     with STRATEGY.scope():
-        model = sequential(optimizer)
-        if units != 16:
-            model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(units)])
-            model.compile("adam", "mse")
+        model = build(optimizer)
     trainer = Trainer(model, strategy=STRATEGY, validation=policy, execution=plan)
     return request_of(trainer, **given), trainer.replicas
 
@@ -59,7 +56,7 @@ def test_hosts_that_are_to_do_the_same_agree_and_have_all_variables():
         ({"plan": ExecutionPlan(batch_splits=1)}, "ExecutionPlan"),
         ({"policy": ValidationPolicy(max_lag=2)}, "ValidationPolicy"),
         ({"x": arrays(100)[0], "y": arrays(100)[1]}, "training data rows"),
-        ({"units": 4}, "structure of the model"),
+        ({"build": looking_up}, "structure of the model"),
         ({"optimizer": "sgd"}, "optimizer"),
     ],
 )
@@ -69,25 +66,32 @@ def test_what_differs_is_named_on_all_hosts(other, part):
         assert str(error).startswith(f"host 1 has another {part} than the chief: ")
 
 
-@pytest.mark.parametrize(
-    ("policy", "message"),
-    [
-        (ValidationPolicy(backlog="latest"), r"backlog='latest'\) lets a host's clock decide .* use 'block'"),
-    ],
-)
-def test_what_depends_on_a_hosts_clock_is_for_one_host(policy, message):
+def test_what_depends_on_a_hosts_clock_is_for_one_host():
+    policy = ValidationPolicy(backlog="latest")
     request, replicas = asked(policy=policy)
     agree_to_start(request, replicas, ())
     for error in agreed((request, replicas), asked(policy=policy)):
-        with pytest.raises(ValueError, match=message):
+        with pytest.raises(ValueError, match=r"backlog='latest'\) lets a host's clock decide .* use 'block'"):
             raise error
 
 
-def test_a_callback_that_all_hosts_call_is_in_the_list_of_all_of_them():
-    everywhere = kc.LambdaCallback()
-    everywhere.on_all_hosts = True
-    for error in agreed(asked(), asked(), callbacks=[[everywhere], []]):
-        assert "another list of callbacks with on_all_hosts than the chief: '[]' instead of" in str(error)
+def everywhere():
+    callback = kc.LambdaCallback()
+    callback.on_all_hosts = True
+    return callback
+
+
+@pytest.mark.parametrize(
+    ("make", "listed"),
+    [
+        (everywhere, "callbacks with on_all_hosts than the chief: '[]' instead of"),
+        (Listens, "callbacks that listen to batches than the chief"),
+    ],
+)
+def test_such_a_callback_is_in_the_list_of_all_hosts(make, listed):
+    assert agreed(asked(), asked(), callbacks=[[make()], [make()]]) == [None, None]
+    for error in agreed(asked(), asked(), callbacks=[[make()], []]):
+        assert f"host 1 has another list of {listed}" in str(error)
 
 
 def test_functions_are_compared_by_their_names():
@@ -103,9 +107,3 @@ def test_a_batch_smaller_than_the_replicas_is_refused_on_one_host_too():
     replicas.count = 3
     with pytest.raises(ValueError, match="batch_size is 2, and 3 replicas are to share each batch"):
         agree_to_start(request, replicas, ())
-
-
-def test_all_hosts_agree_on_who_listens_to_batches():
-    assert agreed(asked(), asked(), callbacks=[[Listens()]] * 2) == [None, None]
-    for error in agreed(asked(), asked(), callbacks=[[Listens()], []]):
-        assert "host 1 has another list of callbacks that listen to batches than the chief" in str(error)

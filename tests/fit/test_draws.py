@@ -15,13 +15,13 @@ from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._fit.draws import follow_others, is_drawn_in_order
 from overlap_train._keras.data import recognize
-from tests.fit.python_data import AHEAD, Batches, X, Y, fit_both
+from tests.fit.python_data import Batches, X, Y, fit_both
+from tests.fit.requests import request_of
 from tests.networks import assert_same_history
 from tests.pools import sequential
-from tests.whole_fits.comparing import waits
+from tests.whole_fits.comparing import assert_as_keras, halves, slices, waits
 
-ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
-PRIVATE = np.random.default_rng(3)
+ROWS = slices(X, Y)
 
 
 def shuffled():
@@ -58,72 +58,60 @@ def split(dataset):
     return dataset.take(64).batch(16), dataset.skip(64).batch(16)
 
 
-def kept(dataset):
-    base = dataset.cache()
-    return base.take(64).batch(16), base.skip(64).batch(16)
-
-
 def through_a_function(base):
     train = tf.data.Dataset.range(2).flat_map(lambda _: base.skip(64)).batch(16)
     # Of data of unknown size Keras makes one step more (docs/semantics.md).
     return train.apply(tf.data.experimental.assert_cardinality(4)), base.take(64).batch(16)
 
 
-def in_a_tuple(base):
-    return base.skip(64).batch(16), (base.take(64).batch(16),)
+# Each makes the training and the validation data of one dataset.
+MAKES = {
+    "split": split,
+    "kept": lambda base: split(base.cache()),
+    "through_a_function": through_a_function,
+    "in_a_tuple": lambda base: (base.skip(64).batch(16), (base.take(64).batch(16),)),
+    "with_none": lambda base: (base.skip(64).batch(16), (base.take(64).batch(16), None)),
+    "in_a_list": lambda base: (base.skip(64).batch(16), [base.take(64).batch(16)]),
+}
 
 
 def both(make, *, callbacks=lambda data: [], epochs=4, raises=None):
-    """Fits with Keras and with us, then both once more; returns the trainer."""
-    found = []
-    for system in ("keras", "ours"):
+    """Fits with Keras and with us, then both once more with Keras; returns the trainer."""
+
+    def run(trained):
         keras.utils.set_random_seed(5)
         train, validation = make()
-        model, used = sequential("sgd"), callbacks((train, validation))
-        trainer = Trainer(model, validation=AHEAD)
-        fit = model.fit if system == "keras" else trainer.fit
+        model, used = getattr(trained, "model", trained), callbacks((train, validation))
+        given = {"validation_data": validation, "shuffle": False, "verbose": 0}
         with pytest.raises(raises) if raises is not None else contextlib.nullcontext():
-            fit(train, callbacks=used, epochs=epochs, validation_data=validation, shuffle=False, verbose=0)
-        history, weights = model.history.history, model.get_weights()
-        again = model.fit(train, epochs=1, validation_data=validation, shuffle=False, verbose=0).history
-        seen = [callback.seen for callback in used if isinstance(callback, Looks)]
-        found.append((history, again, seen, weights))
-    (expected, after, seen, weights), (actual, after_ours, seen_ours, weights_ours) = found
-    assert_same_history(actual, expected)
-    assert_same_history(after_ours, after)
-    assert seen_ours == seen
-    for ours, theirs in zip(weights_ours, weights, strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
-    return trainer
+            trained.fit(train, callbacks=used, epochs=epochs, **given)
+        first = dict(model.history.history), model.get_weights()
+        again = model.fit(train, epochs=1, **given).history
+        return first, again, [callback.seen for callback in used if isinstance(callback, Looks)]
+
+    return assert_as_keras(run, build=lambda: sequential("sgd"))
 
 
-def with_none(base):
-    return base.skip(64).batch(16), (base.take(64).batch(16), None)
-
-
-def in_a_list(base):
-    return base.skip(64).batch(16), [base.take(64).batch(16)]
-
-
-@pytest.mark.parametrize("make", [split, kept, through_a_function, in_a_tuple, with_none, in_a_list])
+@pytest.mark.parametrize("make", MAKES)
 @pytest.mark.by_default("in_a_tuple", "with_none")
 def test_two_pipelines_of_one_shuffle(make):
-    trainer = both(lambda: make(shuffled()))
+    trainer = both(lambda: MAKES[make](shuffled()))
     assert not any("in step" in message for message in trainer.messages)
 
 
-class Slows(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == 1:
-            self.model.optimizer.learning_rate = 0.001
+CHANGING = {
+    "slows": lambda: halves(1),
+    "stops": Stops,
+    "loses patience": lambda: keras.callbacks.EarlyStopping(patience=0),
+}
 
 
-@pytest.mark.parametrize("callback", [Slows, Stops, lambda: keras.callbacks.EarlyStopping(patience=0)])
-@pytest.mark.parametrize("make", [split, kept, through_a_function, in_a_tuple, with_none])
-@pytest.mark.by_default("split-Slows", "with_none-<lambda>")
+@pytest.mark.parametrize("callback", CHANGING)
+@pytest.mark.parametrize("make", MAKES)
+@pytest.mark.by_default("split-slows", "with_none-loses patience")
 @pytest.mark.nightly
 def test_two_pipelines_of_one_shuffle_where_the_training_goes_back_or_ends(make, callback):
-    trainer = both(lambda: make(shuffled()), callbacks=lambda data: [callback()], epochs=6)
+    trainer = both(lambda: MAKES[make](shuffled()), callbacks=lambda data: [CHANGING[callback]()], epochs=6)
     assert any("in step" in message for message in trainer.messages)
 
 
@@ -148,31 +136,32 @@ def test_a_callback_that_looks_at_the_training_data(hook):
     assert any("may look at data" in m or "must not run" in m for m in trainer.messages)
 
 
-def request(feed, model):
-    return types.SimpleNamespace(feed=feed, model=model, sets={}, functions={})
+def request(data):
+    return request_of(Trainer(sequential()), x=data, y=None)
 
 
 def test_a_function_that_looks_at_the_training_data():
-    data = shuffled().batch(16)
-    function = EvaluationFunction(lambda model: model.evaluate(data.take(1), verbose=0)[0])
-    found = []
-    for lag in (0, 1):
+    def trained(lag):
         keras.utils.set_random_seed(5)
+        data = shuffled().batch(16)
+        function = EvaluationFunction(lambda model: model.evaluate(data.take(1), verbose=0)[0])
         policy = ValidationPolicy(overlap="always", max_lag=lag, functions={"drawn": function})
         trainer = Trainer(sequential("sgd"), validation=policy)
-        found.append(trainer.fit(data, epochs=3, shuffle=False, verbose=0).history)
-        data = shuffled().batch(16)
-    assert_same_history(found[1], found[0])
-    assert any("the evaluation function 'drawn' may look" in message for message in trainer.messages)
+        trainer.fit(data, epochs=3, shuffle=False, verbose=0)
+        return trainer
+
+    in_step, ahead = trained(0), trained(1)
+    assert_same_history(ahead.model.history.history, in_step.model.history.history)
+    assert any("the evaluation function 'drawn' may look" in message for message in ahead.messages)
 
 
 def test_a_callback_that_says_that_it_does_not_or_holds_other_data_is_run_ahead_of():
-    feed, model = IteratorFeed(recognize(apart()[0])), sequential()
-    safe = Looks(feed.user_dataset)
+    asked = request(data := apart()[0])
+    safe = Looks(data)
     safe.overlap_safe = True
-    assert list(follow_others(request(feed, model), [Looks(feed.user_dataset)]))
+    assert list(follow_others(asked, [Looks(data)]))
     others = [safe, Looks(ROWS.shuffle(9)), keras.callbacks.History()]
-    assert not list(follow_others(request(feed, model), others))
+    assert not list(follow_others(asked, others))
 
 
 @pytest.mark.nightly
@@ -195,21 +184,19 @@ def adversarial(model, follows=None):
     return lambda rows: rows + 0.5 * np.sign(np.asarray(model(rows)))[:, :1]
 
 
-def of_weights(read):
-    return lambda model, follows: lambda rows: rows + float(np.mean(read(model)))
+def shifted(held, read):
+    return lambda rows: rows + float(np.mean(read(held)))
 
 
 # What the rows of Python's data are made from, by its name.
 SOURCES = {
     "outputs": adversarial,
-    "one layer": lambda model, follows: of_weights(lambda layer: layer.get_weights()[0])(
-        model.layers[0], None
+    "one layer": lambda model, follows: shifted(model.layers[0], lambda layer: layer.get_weights()[0]),
+    "epochs": lambda model, follows: shifted(
+        model, lambda of: 0.1 * len(of.history.epoch if of.history else ())
     ),
-    "epochs": lambda model, follows: (
-        lambda rows: rows + 0.1 * len(model.history.epoch if model.history else ())
-    ),
-    "rate": lambda model, follows: of_weights(lambda o: 5 * o.learning_rate)(model.optimizer, None),
-    "last loss": lambda model, follows: lambda rows: rows + follows.last,
+    "rate": lambda model, follows: shifted(model.optimizer, lambda optimizer: 5 * optimizer.learning_rate),
+    "last loss": lambda model, follows: shifted(follows, lambda follows: follows.last),
 }
 
 
@@ -322,16 +309,16 @@ def test_a_callback_that_sets_what_the_pipeline_reads(case):
 
 
 def test_a_callback_that_cannot_get_hold_of_what_the_pipeline_writes_to_is_run_ahead_of():
-    model, feed = sequential(), IteratorFeed(recognize(noisy()))
-    assert not list(follow_others(request(feed, model), [Sets(SCALE)]))
+    asked = request(noisy())
+    assert not list(follow_others(asked, [Sets(SCALE)]))
     for held in (NOISE, NOISE.seed_generator, NOISE.seed_generator.state, keras.Sequential([NOISE])):
-        assert list(follow_others(request(feed, model), [Sets([held])]))
-    assert list(follow_others(request(feed, model), [Sets(noisy())]))
+        assert list(follow_others(asked, [Sets([held])]))
+    assert list(follow_others(asked, [Sets(noisy())]))
 
 
 def test_a_table_that_a_callback_may_change_is_waited_for():
     table = tf.lookup.experimental.MutableHashTable(tf.int32, tf.int32, 0)
-    feed = IteratorFeed(recognize(ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8)))
-    (reason,) = follow_others(request(feed, sequential()), [Sets()])
+    asked = request(ROWS.map(lambda x, y: (x, table.lookup(tf.cast(y, tf.int32)))).batch(8))
+    (reason,) = follow_others(asked, [Sets()])
     assert "uses what a callback may set" in str(reason)
-    assert not list(follow_others(request(feed, sequential()), [keras.callbacks.EarlyStopping()]))
+    assert not list(follow_others(asked, [keras.callbacks.EarlyStopping()]))

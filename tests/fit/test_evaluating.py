@@ -8,27 +8,15 @@ import re
 
 import keras
 import pytest
-import tensorflow as tf
 
 from overlap_train import Trainer
-from tests.networks import arrays
+from tests.networks import arrays, linear
 from tests.pools import sequential
+from tests.whole_fits.comparing import Rows, slices
+from tests.whole_fits.test_own_methods import OwnTestFunction
 
 X, Y = arrays(48)
-ROWS = tf.data.Dataset.from_tensor_slices((X, Y))
-
-
-class Batches(keras.utils.PyDataset):
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        return X[index * 8 : index * 8 + 8], Y[index * 8 : index * 8 + 8]
-
-
-class OwnTestFunction(keras.Sequential):
-    def make_test_function(self, force=False):
-        return super().make_test_function(force)
+ROWS = slices(X, Y)
 
 
 def last_line(evaluate, *data, **asked):
@@ -48,7 +36,7 @@ DATA = {
     "arrays": (X, Y),
     "dataset": (ROWS.batch(8),),
     "unknown length": (ROWS.filter(lambda x, y: x[0] > -5).batch(8),),
-    "PyDataset": (Batches(),),
+    "PyDataset": (Rows(X[:24], Y[:24]),),
     "no batch": (ROWS.batch(8).take(0),),
 }
 
@@ -65,22 +53,22 @@ def test_an_evaluation_ends_with_the_line_of_keras(data):
         assert told[1].told == told[0].told
 
 
-@pytest.mark.parametrize("steps", [None, 4])
-@pytest.mark.parametrize("options", [{"steps_per_execution": 4}, {"run_eagerly": True}])
-@pytest.mark.by_default("options1-None")
-def test_so_it_does_in_groups_and_step_by_step(options, steps):
-    model = sequential()
-    model.compile("sgd", model.loss, metrics=["accuracy"], **options)
-    asked = dict(verbose=2, batch_size=8, steps=steps)
-    assert last_line(Trainer(model).evaluate, X, Y, **asked) == last_line(model.evaluate, X, Y, **asked) != ""
+MODELS = {
+    "groups": lambda: linear(steps_per_execution=4, metrics=["accuracy"]),
+    "step by step": lambda: linear(run_eagerly=True, metrics=["accuracy"]),
+    "own test function": lambda: linear(kind=OwnTestFunction),
+}
 
 
 @pytest.mark.parametrize("steps", [None, 4])
-def test_a_test_function_of_the_models_own_shows_the_bar_of_keras(steps):
-    model = OwnTestFunction(sequential().layers)
-    model.compile("sgd", sequential().loss)
-    asked = dict(verbose=1, batch_size=8, steps=steps)
-    assert last_line(Trainer(model).evaluate, X, Y, **asked) == last_line(model.evaluate, X, Y, **asked) != ""
+@pytest.mark.parametrize("build", MODELS.values(), ids=MODELS)
+@pytest.mark.by_default("step by step-None", "own test function-None", "own test function-4")
+def test_so_it_does_in_groups_step_by_step_and_by_a_function_of_the_models_own(build, steps):
+    model = build()
+    for verbose in (1, 2):
+        asked = dict(verbose=verbose, batch_size=8, steps=steps)
+        expected = last_line(model.evaluate, X, Y, **asked)
+        assert last_line(Trainer(model).evaluate, X, Y, **asked) == expected != ""
 
 
 def test_where_keras_adds_no_bar_nothing_is_printed(capsys):

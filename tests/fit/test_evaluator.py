@@ -30,7 +30,7 @@ from overlap_train.errors import (
 from overlap_train.parallel import evaluate_run
 from overlap_train.parallel.cluster_hosts import EvaluatorTask
 from tests import pools
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, sequential
+from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, linear, sequential
 from tests.whole_fits.test_accounts import assert_adds_up
 
 pytestmark = pytest.mark.timeout(200)
@@ -85,6 +85,11 @@ def evaluating(directory, *data, model=None, times=1, **options):
         following = thread.submit(work)
         yield results
         following.result(timeout=60)
+
+
+def follower(directory):
+    settings = Trainer(pools.sequential())._settings()
+    return Follower(directory, settings, {"": ValidationSet(CLEAN)}, {}, 1)
 
 
 def files(directory, *kinds):
@@ -279,9 +284,7 @@ def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path
 
     def evaluate():
         assert back.wait(60)
-        with Follower(
-            tmp_path, Trainer(pools.sequential())._settings(), {"": ValidationSet(CLEAN)}, {}, 1
-        ) as one:
+        with follower(tmp_path) as one:
             seen.set()
             one.follow(60.0, takes_old=True)
 
@@ -359,9 +362,8 @@ def test_a_training_that_has_failed_goes_on_with_the_same_evaluator(keep, tmp_pa
 
 def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
     policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, keep_weights=True))
-    first = ValidationPolicy(
-        evaluator=EvaluatorPolicy(tmp_path, keep_weights=True, wait_s=0.2), on_error="warn"
-    )
+    keeping = EvaluatorPolicy(tmp_path, keep_weights=True, wait_s=0.2)
+    first = ValidationPolicy(evaluator=keeping, on_error="warn")
     with pytest.warns(RuntimeWarning), pytest.raises(ZeroDivisionError):
         fit(first, pools.sequential("sgd"), callbacks=[Fails()])  # another one, killed in the midst of it
     old = {entry.run for entry in files(tmp_path)}
@@ -382,18 +384,14 @@ def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
 @pytest.mark.nightly
 def test_what_an_ended_run_has_kept_is_evaluated_at_once_and_a_killed_one_is_waited_for(tmp_path):
     assert evaluate_run(tmp_path / "nothing", pools.sequential(), CLEAN, timeout_s=0.0) == {}
-    policy = ValidationPolicy(
-        evaluator=EvaluatorPolicy(tmp_path, keep_weights=True, wait_s=0.2), on_error="warn"
-    )
+    keeping = EvaluatorPolicy(tmp_path, keep_weights=True, wait_s=0.2)
     with pytest.warns(RuntimeWarning, match="left out|waiting up to"):
-        fit(policy)
+        fit(ValidationPolicy(evaluator=keeping, on_error="warn"))
     expected = alone()["val_loss"]
     for timeout_s in (3600.0, 0.0):
         found = evaluate_run(tmp_path, pools.sequential(), CLEAN, timeout_s=timeout_s)
         assert [values["val_loss"] for values in found.values()] == expected
-    with Follower(
-        tmp_path, Trainer(pools.sequential())._settings(), {"": ValidationSet(CLEAN)}, {}, 1
-    ) as one:
+    with follower(tmp_path) as one:
         assert one.follow(0.3, takes_old=False) is None, "a cluster's evaluator waits for the next training"
     directory = RunDirectory(tmp_path)
     directory.write_run(directory.read_run()._replace(ended=None))
@@ -401,39 +399,31 @@ def test_what_an_ended_run_has_kept_is_evaluated_at_once_and_a_killed_one_is_wai
     assert [values["val_loss"] for values in found.values()] == expected
 
 
-class Counting(keras.Model):
-    """Counts its validation batches in a weight."""
+class Counts(keras.layers.Layer):
+    """Counts the batches of validations in a weight."""
 
-    def __init__(self):
-        super().__init__()
-        self.head = keras.layers.Dense(4)
+    def build(self, shape):
         self.seen = self.add_weight(shape=(), initializer="zeros", trainable=False, name="seen")
 
-    def call(self, x):
-        return self.head(x)
-
-    def test_step(self, data):
-        self.seen.assign_add(1.0)
-        return super().test_step(data)
+    def call(self, x, training=False):
+        if not training:
+            self.seen.assign_add(1.0)
+        return x
 
 
 def counting():
-    model = Counting()
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+    return linear(Counts)
 
 
-def wider():
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(5)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+def deeper():
+    return linear(lambda: keras.layers.Dense(5))
 
 
 @pytest.mark.by_default("variables")
 @pytest.mark.parametrize(
     ("trained", "evaluated", "message"),
     [
-        (sequential, wider, "the evaluator has another structure of the model than the training: "),
+        (sequential, deeper, "the evaluator has another structure of the model than the training: "),
         (counting, counting, "validation changes variables that are no metric of the model .*seen"),
     ],
     ids=["structure", "variables"],

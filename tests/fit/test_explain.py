@@ -9,12 +9,8 @@ import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests import pools
-from tests.networks import VALIDATION_ROWS, arrays
 from tests.networks import sequential as plain_model
-from tests.whole_fits.comparing import Rows
-
-X, Y = arrays()
-VALIDATION = arrays(VALIDATION_ROWS, 1)
+from tests.whole_fits.comparing import VALIDATION, Rows, X, Y, slices
 
 
 class Everything(keras.callbacks.Callback):
@@ -58,7 +54,7 @@ def test_a_shuffle_draws_what_it_would_have_drawn(validates):
     firsts = []
     for explained in (False, True):
         tf.random.set_seed(1)
-        rows = tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), seed=3).batch(16)
+        rows = slices().shuffle(len(X), seed=3).batch(16)
         if explained:
             data, held_out = ((X, Y), rows) if validates else ((rows,), (X, Y))
             explanation = Trainer(plain_model()).explain(*data, validation_data=held_out)
@@ -68,21 +64,9 @@ def test_a_shuffle_draws_what_it_would_have_drawn(validates):
 
 
 def test_neither_data_nor_callbacks_are_told(tmp_path):
-    class Counts(keras.utils.PyDataset):
-        ended = 0
-
-        def __len__(self):
-            return 2
-
-        def __getitem__(self, index):
-            return X[:8], Y[:8]
-
-        def on_epoch_end(self):
-            self.ended += 1
-
-    rows, board = Counts(), keras.callbacks.TensorBoard(str(tmp_path / "board"))
+    rows, board = Rows(X[:16], Y[:16]), keras.callbacks.TensorBoard(str(tmp_path / "board"))
     Trainer(pools.sequential()).explain(rows, validation_data=VALIDATION, callbacks=[board])
-    assert rows.ended == 0
+    assert rows.told == []
     assert board.model is None
     assert not (tmp_path / "board").exists()
 
@@ -90,7 +74,7 @@ def test_neither_data_nor_callbacks_are_told(tmp_path):
 @pytest.mark.by_default("True-0")
 @pytest.mark.parametrize(("python", "kept"), [(False, 0), (True, 0), (True, 1 << 20)])
 def test_it_tells_of_a_pipeline_what_the_fit_would_find_out_by_drawing(python, kept):
-    rows = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    rows = slices().batch(16)
     if python:
         rows = rows.map(lambda x, y: (tf.ensure_shape(tf.py_function(lambda v: v, [x], x.dtype), x.shape), y))
     given = {"validation_data": VALIDATION, "callbacks": [keras.callbacks.ReduceLROnPlateau()]}

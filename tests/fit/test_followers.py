@@ -119,36 +119,6 @@ def test_what_a_hook_of_the_chief_raises_ends_all(places):
     assert "the chief has failed: KeyError: 'of mine'" in str(other)
 
 
-def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds=False):
-    """Delivers an epoch on two hosts, whose training has gone on to a kernel of 9; returns the outcomes."""
-
-    def add(epoch, logs):
-        logs["extra"] = 4.0
-
-    def work(host):
-        place = places[host.index]
-        listed = [Sets(stop), *([kc.LambdaCallback(on_epoch_end=add)] if adds else [])]
-        _, delivery = place.together(host, *([] if host.index else listed), on_change=on_change)
-        snapshot = place.snapshot()
-        if trained_on:
-            place.set(9.0)
-        return delivery.deliver(snapshot, {"loss": 2.0}, RESULTS, stops=False, trained_on=trained_on)
-
-    return on_hosts(work)
-
-
-@pytest.mark.parametrize("on_change", ["rollback", "continue"])
-def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
-    outcomes = own, other = delivered(places, on_change=on_change)
-    rolled_back = on_change == "rollback"
-    assert own.rolled_back is other.rolled_back is rolled_back
-    assert (own.reason, own.stop, own.logs) == (other.reason, other.stop, other.logs)
-    for place, outcome in zip(places, outcomes, strict=True):
-        assert (place.kernel, place.rate) == (1.0 if rolled_back else 9.0, 0.5)
-        assert place.history.history == {"loss": [2.0], "val_loss": [0.5]}
-        assert float(outcome.values.trainable[0].numpy().item()) == 1.0, "as the chief's callbacks left it"
-
-
 def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
     class Swaps(kc.Callback):
         def on_test_begin(self, logs=None):
@@ -256,7 +226,8 @@ def test_where_a_callback_of_all_hosts_fails_all_of_them_learn_of_it(places, whe
 
 
 @pytest.mark.parametrize("on_change", ["rollback", "continue"])
-def test_a_callback_of_all_hosts_sees_the_weights_of_its_epoch(places, on_change):
+def test_an_epochs_end_changes_the_same_everywhere_and_all_see_its_weights(places, on_change):
+    """The chief's callbacks change something, and one of all hosts looks, where the training has gone on."""
     seen = []
 
     class Looks(Everywhere):
@@ -268,11 +239,17 @@ def test_a_callback_of_all_hosts_sees_the_weights_of_its_epoch(places, on_change
         looks.set_model(place.model)
         _, delivery = place.together(host, looks, *([] if host.index else [Sets()]), on_change=on_change)
         snapshot = place.snapshot()
-        place.set(9.0)  # by the training, which has gone on
-        delivery.deliver(snapshot, {"loss": 0.5}, RESULTS, stops=False, trained_on=True)
-        return place.kernel
+        place.set(9.0)
+        return delivery.deliver(snapshot, {"loss": 2.0}, RESULTS, stops=False, trained_on=True)
 
-    assert on_hosts(work) == [1.0 if on_change == "rollback" else 9.0] * 2
+    outcomes = own, other = on_hosts(work)
+    rolled_back = on_change == "rollback"
+    assert own.rolled_back is other.rolled_back is rolled_back
+    assert (own.reason, own.stop, own.logs) == (other.reason, other.stop, other.logs)
+    for place, outcome in zip(places, outcomes, strict=True):
+        assert (place.kernel, place.rate) == (1.0 if rolled_back else 9.0, 0.5)
+        assert place.history.history == {"loss": [2.0], "val_loss": [0.5]}
+        assert float(outcome.values.trainable[0].numpy().item()) == 1.0, "as the chief's callbacks left it"
     assert seen == [1.0, 1.0]
 
 
@@ -280,19 +257,16 @@ DATA = {"seed": None, "own_seed": 17, "attributes": {"order": (2, 0, 1)}}
 
 
 class Found:
-    """A resumer with a checkpoint of epoch 3, or with none, or with one inside an epoch."""
+    """A resumer with a checkpoint of epoch 3, or with one inside an epoch."""
 
-    def __init__(self, place, *, empty=False, inside=False):
-        self.place, self.empty, self.inside = place, empty, inside
-        self.rewound = None
+    def __init__(self, place, *, inside=False):
+        self.place, self.inside, self.rewound = place, inside, None
 
     def accept(self, callbacks):
         self.rewound = callbacks
 
     def start(self, state, cursor, callbacks, begin_epoch):
         assert state is self.place.state
-        if self.empty:
-            return None
         if self.inside:
             begin_epoch(3)
         self.place.set(5.0)

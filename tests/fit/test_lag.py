@@ -11,17 +11,17 @@ from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.lag import IdleCores, LagControl
 from overlap_train._support.reasons import Reason
+from overlap_train.errors import OverlapError
 from tests.networks import arrays
 from tests.pools import sequential
 
 CORES = 2
 
 
-def control(*, streamed=True, max_lag=1):
+def control(*, streamed=True, **options):
     """Returns a control, what it reads the idle cores from, and what it says."""
     idle, said = IdleCores(CORES), []
-    backlog = SimpleNamespace(max_lag=max_lag)
-    lag = LagControl(backlog, said.append, idle, streamed=streamed)
+    lag = LagControl(SimpleNamespace(max_lag=1), said.append, idle, streamed=streamed, **options)
     return lag, idle, said
 
 
@@ -66,21 +66,6 @@ def test_parts_of_a_batch_in_memory_bear_a_validation_beside_them(streamed, spli
     assert lag.wants_alone(0, splits) is waits
 
 
-class StopsAtBatch(keras.callbacks.Callback):
-    """Stops the training inside an epoch."""
-
-    def __init__(self, epoch):
-        super().__init__()
-        self.last, self.epoch = epoch, None
-
-    def on_epoch_begin(self, epoch, logs=None):
-        self.epoch = epoch
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self.epoch == self.last:
-            self.model.stop_training = True
-
-
 def test_epochs_that_are_rolled_back_end_running_ahead():
     lag, _, said = control()
     for _ in range(2):
@@ -93,13 +78,24 @@ def test_epochs_that_are_rolled_back_end_running_ahead():
     assert message.startswith(first)
 
 
+def test_where_running_ahead_is_required_that_is_an_error():
+    lag, *_ = control(required=True)
+    for _ in range(2):
+        lag.delivered(rolled_back=True)
+    with pytest.raises(OverlapError, match=r"(?s)3 of the last 3 epochs were rolled back\n.*#overlap-slow"):
+        lag.delivered(rolled_back=True)
+
+
 def test_a_training_that_was_stopped_inside_its_last_epoch_waits_for_no_core(monkeypatch):
     """Nothing is trained any more that a validation could slow down."""
     monkeypatch.setattr(IdleCores, "left", property(lambda _: 0.1))
     monkeypatch.setattr(Deliveries, "ready", lambda _: False)
     policy = ValidationPolicy(workers=1, on_change="continue")
     trainer = Trainer(sequential(), validation=policy, execution=ExecutionPlan(batch_splits=1))
-    trainer.fit(*arrays(), epochs=9, validation_data=arrays(40, 1), verbose=0, callbacks=[StopsAtBatch(0)])
+    stops = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: setattr(trainer.model, "stop_training", True)
+    )
+    trainer.fit(*arrays(), epochs=9, validation_data=arrays(40, 1), verbose=0, callbacks=[stops])
     assert not [message for message in trainer.messages if "of a core idle" in message]
 
 

@@ -11,8 +11,9 @@ import pytest
 from overlap_train import Trainer, ValidationSet
 from overlap_train._data.streamed_batches import BatchStream
 from overlap_train.errors import ValidationWorkerError
-from tests.fit.python_data import AHEAD, Batches, fit_both
+from tests.fit.python_data import Batches, fit_both
 from tests.pools import sequential
+from tests.whole_fits.comparing import AHEAD, waits
 
 
 def of_numpy():
@@ -39,10 +40,6 @@ def in_a_cell():
 SHARED = [of_numpy, of_keras, in_a_cell]
 
 
-def overlaps(trainer):
-    return not any("in step" in message for message in trainer.messages)
-
-
 @pytest.mark.parametrize("make", SHARED)
 @pytest.mark.by_default("of_keras")
 def test_whatever_both_change_gives_the_numbers_of_keras_ahead_of_the_validation(make):
@@ -50,7 +47,7 @@ def test_whatever_both_change_gives_the_numbers_of_keras_ahead_of_the_validation
         change = make()
         return {"x": Batches(3, change), "validation_data": Batches(2, change)}
 
-    assert overlaps(fit_both(arguments))
+    assert not waits(fit_both(arguments))
 
 
 def one_stream():
@@ -93,7 +90,7 @@ def test_a_stream_or_a_level_of_both_gives_the_numbers_of_keras(make):
         train, validation = make()
         return {"x": train, "validation_data": validation, "epochs": 7}
 
-    assert overlaps(fit_both(arguments))
+    assert not waits(fit_both(arguments))
 
 
 def test_several_sets_are_drawn_one_behind_the_other():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import re
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -12,13 +11,12 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from overlap_train._fit.lag import LagControl
 from overlap_train._support.reasons import KINDS, Reason
 from overlap_train.errors import OverlapError
-from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests.networks import arrays, linear, sequential
 from tests.rooms import ROOT
+from tests.whole_fits.comparing import Rows, X, Y, assert_as_keras, slices
 
-X, Y = arrays()
 VALIDATION = arrays(40, 1)
 REQUIRE = ValidationPolicy(overlap="require", workers=1)
 
@@ -93,42 +91,20 @@ class SetsFirst(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         keras.utils.set_random_seed(9)
-        self.model.layers[-1].scale = 3.0
+        self.model.layers[0].scale = 3.0
 
 
 @pytest.mark.nightly
 @pytest.mark.by_default("arrays")
 @pytest.mark.parametrize("kind", ["arrays", "shuffled", "PyDataset"])
 def test_a_fit_that_overlaps_is_not_changed(kind):
-    class Batches(keras.utils.PyDataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return X[index::4], Y[index::4]
-
-    def fitted(fit_of):
+    def run(trained):
         keras.utils.set_random_seed(5)
-        model = keras.Sequential([*sequential().layers, Scaled()])
-        model.compile(keras.optimizers.Adam(), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        data = {
-            "arrays": lambda: {"x": X, "y": Y},
-            "shuffled": lambda: {"x": tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(50).batch(16)},
-            "PyDataset": lambda: {"x": Batches()},
-        }[kind]()
-        call = {"validation_data": VALIDATION, "callbacks": [SetsFirst()], "epochs": 3, "verbose": 0}
-        return model, fit_of(model)(**data, **call).history
+        data = {"x": X, "y": Y}
+        if kind == "shuffled":
+            data = {"x": slices().shuffle(50).batch(16)}
+        elif kind == "PyDataset":
+            data = {"x": Rows(size=50)}
+        trained.fit(**data, validation_data=VALIDATION, callbacks=[SetsFirst()], epochs=3, verbose=0)
 
-    expected, history = fitted(lambda model: model.fit)
-    model, ours = fitted(lambda model: Trainer(model, validation=REQUIRE).fit)
-    assert_same_history(ours, history)
-    assert_same_weights(model, expected)
-
-
-def test_rollbacks_that_have_become_the_rule_are_a_reason():
-    backlog = SimpleNamespace(max_lag=1)
-    lag = LagControl(backlog, print, None, streamed=False, required=True)
-    lag.delivered(rolled_back=True)
-    lag.delivered(rolled_back=True)
-    with pytest.raises(OverlapError, match=r"(?s)3 of the last 3 epochs were rolled back\n.*#overlap-slow"):
-        lag.delivered(rolled_back=True)
+    assert_as_keras(run, REQUIRE, build=lambda: linear(Scaled, optimizer="adam"))

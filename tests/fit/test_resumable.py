@@ -1,75 +1,50 @@
-"""A fit whose data would draw otherwise after a resume is refused before it begins."""
+"""A fit that would draw otherwise after a resume, or cannot be stored, is refused or says so at once."""
 
 from __future__ import annotations
 
 import keras
+import numpy as np
 import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._fit.checkpointing import build_resumer
 from tests.fit.requests import request_of
-from tests.networks import VALIDATION_ROWS, arrays
+from tests.networks import linear
 from tests.parallel.together import ThreadHost
 from tests.pools import sequential
-
-X, Y = arrays()
-HELD = arrays(VALIDATION_ROWS, 1)
-
-
-def rows():
-    return tf.data.Dataset.from_tensor_slices((X, Y))
+from tests.whole_fits.comparing import VALIDATION, X, Y, counted, noisy, slices
 
 
 def held():
-    return tf.data.Dataset.from_tensor_slices(HELD)
-
-
-def noisy(generator):
-    return lambda x, y: (x + generator.normal(tf.shape(x)), y)
+    return slices(*VALIDATION)
 
 
 def generated():
-    return tf.random.Generator.from_seed(5)
+    return noisy(tf.random.Generator.from_seed(5))
 
 
 def a_cache_of_noise_and_noise():
-    draws = noisy(generated())
-    return {"x": rows().map(draws).cache().map(draws).repeat().batch(16), "steps_per_epoch": 5}
+    draws = generated()
+    return {"x": slices().map(draws).cache().map(draws).repeat().batch(16), "steps_per_epoch": 5}
 
 
 def a_cache_of_a_count():
-    count = tf.Variable(0)
-    counted = rows().map(lambda x, y: (x * tf.cast(count.assign_add(1) % 7, x.dtype), y))
-    return {"x": counted.batch(16).cache()}
+    return {"x": slices().map(counted(tf.Variable(0))).batch(16).cache()}
 
 
 def one_shuffle():
-    shuffled = rows().shuffle(len(X), seed=3)
+    shuffled = slices().shuffle(len(X), seed=3)
     return {"x": shuffled.skip(40).batch(16), "validation_data": shuffled.take(40).batch(16)}
 
 
 def one_generator_in_a_pass_that_goes_on():
-    draws = noisy(generated())
+    draws = generated()
     return {
-        "x": rows().map(draws).batch(16).repeat(),
+        "x": slices().map(draws).batch(16).repeat(),
         "steps_per_epoch": 5,
         "validation_data": held().map(draws).batch(16),
     }
-
-
-def one_generator_of_two_caches():
-    draws = noisy(generated())
-    sets = {"a": held().map(draws).cache().batch(16), "b": held().map(draws).batch(16)}
-    return {"x": rows().batch(16), "validation_data": sets}
-
-
-def iterators_of_two_sets():
-    sets = {}
-    for name in "ab":
-        numbers = iter(tf.data.Dataset.range(10**6))
-        sets[name] = held().batch(16).map(lambda x, y, n=numbers: (x + tf.cast(next(n) % 7, x.dtype), y))
-    return {"x": rows().batch(16), "validation_data": sets}
 
 
 REFUSED = {
@@ -88,19 +63,72 @@ def test_draws_that_would_be_others_are_refused(data, tmp_path):
     assert not list(tmp_path.glob("ckpt-*"))
 
 
+def text_of_the_data():
+    text = tf.Variable("a")
+
+    def longer(x, y):
+        text.assign(tf.strings.join([text.read_value(), "b"]))
+        return x * tf.cast(tf.strings.length(text.read_value()), x.dtype), y
+
+    return sequential(), slices().batch(16).map(longer), "Variable"
+
+
+class Captures(keras.layers.Layer):
+    def build(self, shape):
+        self.captured = [tf.Variable(["a"], name="captured")]
+
+    def call(self, x):
+        return x * tf.cast(tf.strings.length(self.captured[0]), x.dtype)
+
+
+def text_of_the_model():
+    return linear(Captures), slices().batch(16), "captured"
+
+
+@pytest.mark.parametrize("make", [text_of_the_data, text_of_the_model])
+def test_a_variable_of_text_is_refused_before_anything_is_trained(make, tmp_path):
+    model, data, name = make()
+    before = model.get_weights()
+    with pytest.raises(ValueError, match=f"resume cannot store the variable .*{name}.* of the type string"):
+        Trainer(model).fit(data, resume=tmp_path, verbose=0)
+    for one, other in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(one, other)
+    Trainer(model).fit(data, verbose=0)
+
+
 class Evaluates(keras.Sequential):
     def evaluate(self, *args, **kwargs):
         return super().evaluate(*args, **kwargs)
 
 
 def evaluating():
-    model = Evaluates([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    return model
+    return linear(kind=Evaluates)
+
+
+def one_generator_of_two_caches():
+    draws = generated()
+    sets = {"a": held().map(draws).cache().batch(16), "b": held().map(draws).batch(16)}
+    return {"validation_data": sets}
+
+
+def iterators_of_two_sets():
+    sets = {}
+    for name in "ab":
+        numbers = iter(tf.data.Dataset.range(10**6))
+        sets[name] = held().batch(16).map(lambda x, y, n=numbers: (x + tf.cast(next(n) % 7, x.dtype), y))
+    return {"validation_data": sets}
+
+
+def shuffled():
+    return held().shuffle(91, seed=3)
 
 
 def a_shuffle():
-    return {"x": X, "y": Y, "validation_data": held().shuffle(20, seed=1).batch(16)}
+    return {"validation_data": shuffled().batch(16)}
+
+
+def two_steps(make):
+    return lambda: {"validation_data": make().batch(16), "validation_steps": 2}
 
 
 @pytest.mark.parametrize(
@@ -110,32 +138,31 @@ def a_shuffle():
         (iterators_of_two_sets, sequential, {}),
         (a_shuffle, sequential, {"every_steps": 5}),
         (a_shuffle, evaluating, {}),
+        (two_steps(lambda: shuffled().shuffle(9, seed=4)), sequential, {}),
+        (two_steps(lambda: shuffled().cache()), sequential, {}),
+        (two_steps(lambda: shuffled().repeat()), sequential, {}),
+        (two_steps(lambda: held().map(generated()).cache()), sequential, {}),
     ],
 )
 def test_draws_of_a_validation_that_would_be_others_are_said(data, make, policy, tmp_path):
     trainer = Trainer(make(), validation=ValidationPolicy(**policy))
-    trainer.fit(**data(), epochs=1, verbose=0, resume=tmp_path)
+    trainer.fit(X, Y, **data(), epochs=1, verbose=0, resume=tmp_path)
     assert any("draws as it is read, or caches what it draws" in said for said in trainer.messages)
 
 
 def test_what_is_alike_in_each_validation_is_taken(tmp_path):
-    once = rows().shuffle(len(X), seed=3, reshuffle_each_iteration=False)
+    once = slices().shuffle(len(X), seed=3, reshuffle_each_iteration=False)
     trainer = Trainer(sequential(), validation=ValidationPolicy(every_steps=5))
-    trainer.fit(
-        once.skip(40).cache().map(noisy(generated())).batch(16),
-        epochs=1,
-        validation_data=once.take(40).cache().batch(16),
-        resume=tmp_path,
-        verbose=0,
-    )
+    train, validation = once.skip(40).cache().map(generated()).batch(16), once.take(40).cache().batch(16)
+    trainer.fit(train, epochs=1, validation_data=validation, resume=tmp_path, verbose=0)
     assert list(tmp_path.glob("ckpt-*"))
     assert not any("a resumed fit" in said for said in trainer.messages)
 
 
-@pytest.mark.parametrize(("data", "counted"), [(a_shuffle, {}), (dict, {"": None})])
-def test_on_several_hosts_no_validation_may_draw_whether_its_passes_are_counted(data, counted, monkeypatch):
+@pytest.mark.parametrize(("data", "passes"), [(a_shuffle, {}), (dict, {"": None})])
+def test_on_several_hosts_no_validation_may_draw_whether_its_passes_are_counted(data, passes, monkeypatch):
     request = request_of(Trainer(sequential()), **data())
     several = property(lambda _: ThreadHost(0, [None, None], None))
     monkeypatch.setattr(type(request.settings), "hosts", several)
     with pytest.raises(ValueError, match="the validation data is drawn anew each time, on several hosts"):
-        build_resumer(request, None, None, counted, print, None)
+        build_resumer(request, None, None, passes, print, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import keras
-import numpy as np
 import pytest
 import tensorflow as tf
 
@@ -11,9 +10,9 @@ from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPo
 from overlap_train._fit.lag import IdleCores
 from overlap_train.errors import ValidationWorkerError
 from overlap_train.parallel.hosts import SingleHost, SlowHost
-from tests.networks import arrays, crossentropy
+from tests.networks import arrays, linear
 from tests.pools import pooled, sequential
-from tests.seeds import set_random_seed
+from tests.whole_fits.comparing import assert_as_keras, slices
 
 X, Y = arrays(64)
 VALIDATION = arrays(40, 1)
@@ -89,15 +88,11 @@ class OwnLogs(keras.Sequential):
 
 
 def test_the_logs_of_an_epoch_whose_steps_make_logs_of_their_own_are_those_of_its_last_step():
-    histories = []
-    for ours in (False, True):
-        set_random_seed(4)
-        model = OwnLogs([keras.Input((X.shape[1],)), keras.layers.Dense(4)])
-        model.compile("sgd", crossentropy())
-        fit = Trainer(model).fit if ours else model.fit
-        histories.append(fit(X[:40], Y[:40], batch_size=16, epochs=2, shuffle=False, verbose=0).history)
-    assert histories[1]["rows"] == histories[0]["rows"] == [8, 8]
-    np.testing.assert_allclose(histories[1]["loss"], histories[0]["loss"], rtol=1e-5)
+    def run(trained):
+        trained.fit(X[:40], Y[:40], batch_size=16, epochs=2, shuffle=False, verbose=0)
+
+    trainer = assert_as_keras(run, build=lambda: linear(kind=OwnLogs))
+    assert trainer.model.history.history["rows"] == [8, 8]
 
 
 class Failing(keras.Sequential):
@@ -110,33 +105,23 @@ class Failing(keras.Sequential):
 
 @pooled
 def failing():
-    set_random_seed(4)
-    layers = [keras.layers.Dropout(0.3, seed=1), keras.layers.Dense(4)]
-    model = Failing([keras.Input((X.shape[1],)), *layers])
-    model.compile("adam", crossentropy())
-    return model
+    return linear(lambda: keras.layers.Dropout(0.3, seed=1), kind=Failing, optimizer="adam")
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
 @pytest.mark.parametrize("kind", ["arrays", "tf.data"])
 @pytest.mark.by_default("arrays-3")
 def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
-    left = []
-    for trained in (False, True):
-        model = failing()
-        policy = ValidationPolicy(max_lag=lag, overlap="always")
-        fit = Trainer(model, validation=policy).fit if trained else model.fit
+    def run(trained):
         x, y, size = X, Y, 16
         if kind == "tf.data":
-            x, y, size = tf.data.Dataset.from_tensor_slices((X, Y)).batch(16), None, None
+            x, y, size = slices(X, Y).batch(16), None, None
         with pytest.raises(tf.errors.InvalidArgumentError, match="late") as raised:
-            fit(x, y, batch_size=size, epochs=9, validation_data=(X, Y), shuffle=False, verbose=0)
-        assert isinstance(raised.value, ValidationWorkerError) == trained
-        variables = [*model.trainable_variables, *model.optimizer.variables, *model.non_trainable_variables]
-        left.append([np.asarray(variable) for variable in variables])
-        assert model.history.epoch == [0]
-    for actual, wanted in zip(left[1], left[0], strict=True):
-        np.testing.assert_allclose(actual, wanted, rtol=1e-5, atol=1e-6)
+            trained.fit(x, y, batch_size=size, epochs=9, validation_data=(X, Y), shuffle=False, verbose=0)
+        assert isinstance(raised.value, ValidationWorkerError) == isinstance(trained, Trainer)
+
+    trainer = assert_as_keras(run, ValidationPolicy(max_lag=lag, overlap="always"), build=failing)
+    assert trainer.model.history.epoch == [0]
 
 
 # What only several hosts meet, with as much of a fit as it takes.

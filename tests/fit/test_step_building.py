@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import keras
 import pytest
 import tensorflow as tf
@@ -10,16 +12,13 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._fit import step_building
 from overlap_train._fit.step_building import StepBuilder
 from tests.fit.requests import request_of
-from tests.networks import crossentropy
+from tests.networks import crossentropy, linear
 
 kc = keras.callbacks
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
 
 
-def plain(**options):
-    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
-    model.compile("sgd", crossentropy(), metrics=["accuracy"], **options)
-    return model
+plain = functools.partial(linear, metrics=["accuracy"])
 
 
 LONG = {"long": True, "times": True}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import keras
 import pytest
 import tensorflow as tf
 
@@ -18,7 +17,7 @@ from overlap_train import Trainer, ValidationPolicy
 from tests.data.test_pipeline import forbidden
 from tests.networks import arrays, assert_alike
 from tests.seeds import set_random_seed
-from tests.whole_fits.comparing import AHEAD, IN_STEP, noisy, slices, waits
+from tests.whole_fits.comparing import AHEAD, IN_STEP, halves, noisy, slices, waits
 from tests.whole_fits.test_lengths_of_passes import network
 
 X, Y = arrays(96)
@@ -83,14 +82,7 @@ SOURCES = {
 }
 
 
-class Sets(keras.callbacks.Callback):
-    """Changes the training, so that batches are kept and come again."""
-
-    def on_epoch_end(self, epoch, logs=None):
-        if epoch == 1:
-            self.model.optimizer.learning_rate = 0.05
-
-
+# Behind one that changes the training it goes "back": batches are kept and come again.
 POLICIES = {"ahead": AHEAD, "in step": IN_STEP, "continue": CONTINUES, "back": AHEAD}
 
 
@@ -108,7 +100,7 @@ def test_it_is_made_by_the_first_pass_and_read_by_the_others(source, policy, tmp
         trainer = Trainer(model, validation=POLICIES[policy])
         train, validation = SOURCES[source](str(folder / "cache"))
         fit = trainer.fit if ours else model.fit
-        given = {"validation_data": validation, "verbose": 0, "callbacks": [Sets()] * (policy == "back")}
+        given = {"validation_data": validation, "verbose": 0, "callbacks": [halves(1)] * (policy == "back")}
         histories = [dict(fit(train, **given, epochs=4).history)]
         histories.append(fit(train, **given, epochs=2, validation_freq=2).history)  # finds the whole file
         found.append((histories, sorted(each.name for each in Path(folder).iterdir()), model.get_weights()))

@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import arrays, assert_alike
+from tests.networks import arrays
 from tests.pools import pooled, sequential
-from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, in_turn, slices
+from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, assert_returns_as_keras, slices
 from tests.whole_fits.test_late_hooks import grouped
 
 X, Y = arrays(40)
@@ -125,8 +125,7 @@ def test_an_evaluate_is_that_of_its_first_batches(declared, hook, at):
         with pytest.warns(UserWarning, match="Your input ran out of data"):
             return trained.evaluate(*VALIDATION, **given), callback.calls
 
-    expected, actual, _ = in_turn(run)
-    assert_alike(actual, expected)
+    assert_returns_as_keras(run)
 
 
 # A validation that `on_test_begin` ends has one call of steps, whoever sets `stop_evaluating` and how.
@@ -189,14 +188,19 @@ def test_a_validation_that_is_ended_as_it_begins_is_that_of_keras(data, kind):
     assert_as_keras(run, ALWAYS)
 
 
-@pytest.mark.by_default("of many batches", "arrays")
-@pytest.mark.parametrize("data", EVALUATED)
-def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data):
-    def run(trained):
-        return trained.evaluate(**EVALUATED[data](), verbose=0, callbacks=[StopsEvaluating()])
+class StopsLater(keras.callbacks.Callback):
+    def on_test_batch_end(self, batch, logs=None):
+        self.model.stop_evaluating = batch == 1
 
-    expected, actual, _ = in_turn(run)
-    assert_alike(actual, expected)
+
+@pytest.mark.by_default("of many batches-StopsEvaluating", "arrays-StopsEvaluating", "arrays-StopsLater")
+@pytest.mark.parametrize("kind", [StopsEvaluating, StopsLater])
+@pytest.mark.parametrize("data", EVALUATED)
+def test_an_evaluation_that_is_ended_is_that_of_keras_and_warns_of_nothing(data, kind):
+    def run(trained):
+        return trained.evaluate(**EVALUATED[data](), verbose=0, callbacks=[kind()])
+
+    assert_returns_as_keras(run)
 
 
 def test_whoever_declares_that_it_only_watches_is_told():

@@ -1,4 +1,4 @@
-"""What hooks are called with, and in which order, is that of Keras, while the training runs ahead too."""
+"""What hooks are called with, in which order, and what they set is as in Keras, in a training ahead too."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.pools import pooled, sequential
 from tests.whole_fits.comparing import (
     AHEAD,
     IN_STEP,
-    VALIDATION,
     Rows,
     assert_as_keras,
+    assert_returns_as_keras,
     halves,
-    in_turn,
     waits,
 )
 
-X, Y = arrays(64)
+X, Y = arrays(70)
+VALIDATION = arrays(33, 1)
 ARGUMENTS = dict(batch_size=16, epochs=6, verbose=0, shuffle=False, validation_data=VALIDATION)
 
 
@@ -139,18 +139,74 @@ def noting(*hooks):
     return notes
 
 
+def notes_of(trained, hooks=HOOKS, **more):
+    """Return what some hooks of a fit are given."""
+    notes = noting(*hooks)
+    trained.fit(X, Y, callbacks=[notes], **(ARGUMENTS | more))
+    assert {call[0] for call in notes.calls} == set(hooks)
+    return notes.calls
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     "hooks", [HOOKS, TRAINING, ["on_batch_begin", "on_batch_end"]], ids=["all", "training", "batches"]
 )
 def test_every_hook_of_a_fit_is_given_what_keras_gives(hooks):
-    def run(trained):
-        notes = noting(*hooks)
-        trained.fit(X, Y, callbacks=[notes], **ARGUMENTS)
-        assert {call[0] for call in notes.calls} == set(hooks)
-        return notes.calls
+    assert_as_keras(functools.partial(notes_of, hooks=hooks), IN_STEP, AHEAD)
 
-    assert_as_keras(run, IN_STEP, AHEAD)
+
+@pytest.mark.parametrize("run_eagerly", [False, True])
+@pytest.mark.parametrize("group", [1, 2, 4, 50])
+@pytest.mark.by_default("4-True")
+def test_so_it_is_in_groups_of_steps(group, run_eagerly):
+    """One step a call, several, more than an epoch has, and eager ones."""
+    build = functools.partial(linear, steps_per_execution=group, run_eagerly=run_eagerly)
+    assert_as_keras(functools.partial(notes_of, epochs=2, validation_batch_size=8), build=build)
+
+
+@pytest.mark.nightly
+@pytest.mark.filterwarnings("ignore:.*ran out")
+@pytest.mark.parametrize(("group", "steps", "validation_steps"), [(1, 3, 2), (2, 3, 3), (4, 2, 2), (3, 7, 9)])
+@pytest.mark.by_default("2-3-3")
+def test_an_epoch_has_whole_groups_of_steps(group, steps, validation_steps):
+    more = dict(epochs=3, steps_per_epoch=steps, validation_steps=validation_steps, validation_batch_size=8)
+    build = functools.partial(linear, steps_per_execution=group)
+    assert_as_keras(functools.partial(notes_of, **more), build=build)
+
+
+@pytest.mark.parametrize("where", ["on_train_begin", "on_epoch_begin"])
+@pytest.mark.parametrize("group", [1, 3])
+@pytest.mark.by_default("1-on_train_begin")
+def test_a_training_told_to_stop_before_a_step_makes_one_call(where, group):
+    def run(trained):
+        stop = keras.callbacks.Callback()
+        setattr(stop, where, lambda *args, **kwargs: setattr(stop.model, "stop_training", True))
+        trained.fit(X, Y, callbacks=[stop], **ARGUMENTS)
+
+    trainer = assert_as_keras(run, build=functools.partial(linear, steps_per_execution=group))
+    assert int(trainer.model.optimizer.iterations) == group
+
+
+class Scaled(keras.layers.Layer):
+    scale = 0.0
+
+    def call(self, x):
+        return x * self.scale
+
+
+class SetsScale(keras.callbacks.Callback):
+    def on_train_begin(self, logs=None):
+        self.model.layers[0].scale = 2.0
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.model.layers[0].scale = 3.0
+
+
+def test_what_a_callback_sets_in_its_first_hooks_is_in_the_trace():
+    def run(trained):
+        trained.fit(X, Y, callbacks=[SetsScale()], **ARGUMENTS)
+
+    assert_as_keras(run, build=functools.partial(linear, Scaled))
 
 
 grouped = functools.partial(linear, steps_per_execution=2)
@@ -164,5 +220,4 @@ def test_every_hook_of_an_evaluate_is_given_what_keras_gives(build):
         assert notes.calls
         return notes.calls
 
-    expected, actual, _ = in_turn(run, build)
-    assert_alike(actual, expected)
+    assert_returns_as_keras(run, build)

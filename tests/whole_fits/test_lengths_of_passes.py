@@ -202,28 +202,22 @@ class TellsOfBatches(Tells):
 
 
 def warned(call):
-    """Return what a call returns, and whether it warned that data ran out."""
+    """Return what a call returns, whether it warned that data ran out, and what of `EarlyStopping`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call()
-    return result, any("ran out" in str(each.message) for each in caught)
+    texts = {str(each.message) for each in caught}
+    return result, any("ran out" in text for text in texts), sorted(t for t in texts if "stopping" in t)
 
 
-def assert_goes_on(data, *policies, build=network, kind=Tells, **arguments):
+def assert_goes_on(data, *policies, kind=Tells, **arguments):
     def run(trained):
         tells, plateau = kind(), keras.callbacks.EarlyStopping(patience=9)
         given = {"callbacks": [tells, plateau], "batch_size": 8, "epochs": 4, **arguments}
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            fit(trained, (X[:48], Y[:48]), WITHOUT[data](), **given)
-        texts = {str(each.message) for each in caught}
-        return (
-            tells.told,
-            any("ran out" in text for text in texts),
-            sorted(t for t in texts if "stopping" in t),
-        )
+        _, *said = warned(lambda: fit(trained, (X[:48], Y[:48]), WITHOUT[data](), **given))
+        return tells.told, said
 
-    assert_as_keras(run, *policies, build=build)
+    assert_as_keras(run, *policies, build=network)
 
 
 @pytest.mark.nightly
@@ -246,14 +240,14 @@ def test_an_evaluation_gives_no_value(data, named):
     def run(trained):
         return warned(lambda: trained.evaluate(WITHOUT[data](), verbose=0, return_dict=named))
 
-    (expected, told), (actual, told_by_ours), _ = in_turn(run, network)
+    (expected, told, _), (actual, told_by_ours, _), _ = in_turn(run, network)
     assert_alike(actual, expected)
     assert told_by_ours == told or expected, "where batches came, only Keras warns of the unforeseen end"
 
 
 def test_one_of_several_sets_may_be_without():
     sets = {"none": ValidationSet(data=WITHOUT["no match"]()), "some": (X[:8], Y[:8])}
-    history, told = warned(lambda: fit(Trainer(network(), validation=AFTERWARDS), validation=sets).history)
+    history, told, _ = warned(lambda: fit(Trainer(network(), validation=AFTERWARDS), validation=sets).history)
     assert {name for name in history if "val" in name} == {"val_some_loss", "val_some_accuracy"}
     assert len(history["val_some_loss"]) == 6
     assert told
@@ -262,7 +256,7 @@ def test_one_of_several_sets_may_be_without():
 def test_validations_inside_epochs_give_no_value_either():
     trainer = Trainer(network(), validation=ValidationPolicy(every_steps=2, overlap="always"))
     data = WITHOUT["later none"]()
-    _, told = warned(lambda: fit(trainer, (X[:48], Y[:48]), data, epochs=1, batch_size=8))
+    _, told, _ = warned(lambda: fit(trainer, (X[:48], Y[:48]), data, epochs=1, batch_size=8))
     names = ["val_accuracy", "val_loss"]
     assert [sorted(each.metrics) for each in trainer.step_validations] == [names, [], names]
     assert told

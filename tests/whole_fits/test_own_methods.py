@@ -9,18 +9,14 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, linear
 
 X, Y = arrays(48)
 VALIDATION = arrays(24, 1)
 
 
-def built(kind, optimizer="adam", **arguments):
-    keras.utils.set_random_seed(4)
-    layers = [keras.Input((FEATURES,)), keras.layers.Dropout(0.2), keras.layers.Dense(CLASSES)]
-    model = kind(layers)
-    model.compile(optimizer, crossentropy(), metrics=["accuracy"], **arguments)
-    return model
+def built(kind):
+    return linear(lambda: keras.layers.Dropout(0.2), kind=kind, optimizer="adam", metrics=["accuracy"])
 
 
 def gradients(model, variables):
@@ -74,9 +70,10 @@ class OwnSteps(Trainer):
         return super().train_step(batch)
 
 
-class OwnValidation(Trainer):
+class Doubles(Trainer):
     def validation_step(self, batch):
-        return super().validation_step(batch)
+        x, y = batch
+        return super().validation_step((2 * x, y))
 
 
 def with_policy(**options):
@@ -87,9 +84,9 @@ ASKED = {
     "functions": (with_policy(functions={"one": lambda model: 1.0}), "functions"),
     "every_steps": (with_policy(every_steps=3), "validations inside epochs"),
     "evaluator": (with_policy(evaluator="run"), "the evaluator"),
-    "preprocess": (lambda model: Trainer(model, preprocess=lambda x, y: (x, y)), "preprocess"),
+    "preprocess": (lambda model: Trainer(model, preprocess=lambda x, y: (2 * x, y)), "preprocess"),
     "train_step": (OwnSteps, "train_step of the trainer"),
-    "validation_step": (OwnValidation, "validation_step of the trainer"),
+    "validation_step": (Doubles, "validation_step of the trainer"),
 }
 
 
@@ -180,16 +177,7 @@ class OwnTestFunction(keras.Sequential):
         return super().make_test_function(force)
 
 
-class Doubles(Trainer):
-    def validation_step(self, batch):
-        x, y = batch
-        return super().validation_step((2 * x, y))
-
-
-OF_EVALUATE = {
-    "preprocess": (lambda model: Trainer(model, preprocess=lambda x, y: (2 * x, y)), "preprocess"),
-    "validation_step": (Doubles, "validation_step of the trainer"),
-}
+OF_EVALUATE = {name: ASKED[name] for name in ("preprocess", "validation_step")}
 
 
 @pytest.mark.parametrize("asked", OF_EVALUATE)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
+from overlap_train import Trainer, ValidationPolicy
 from tests.networks import Outcome, assert_same_history, assert_same_outcome
 from tests.pools import sequential
 from tests.whole_fits.comparing import (
@@ -23,6 +23,7 @@ from tests.whole_fits.comparing import (
     assert_as_keras,
     counted,
     goes_back,
+    in_turn,
     killed_and_resumed,
     layered,
     noisy,
@@ -32,7 +33,6 @@ from tests.whole_fits.comparing import (
 
 Dataset = tf.data.Dataset
 POLICIES = {"ahead": AHEAD, "in step": IN_STEP, "by default": ValidationPolicy()}
-SIXTEENS = 13  # batches of 16 rows
 
 
 def shuffled():
@@ -290,33 +290,6 @@ def test_what_was_written_before_a_callback_or_a_validation_raised_is_that_of_ke
         left = np.array(variable)
         return left, trained.fit(data, epochs=2, validation_data=validation, verbose=0)
 
-    models = sequential(), sequential()
-    (expected, then), (actual, ours_then) = (
-        run(trained) for trained in (models[0], Trainer(models[1], validation=AHEAD, execution=SHORT_CALLS))
-    )
+    (expected, then), (actual, ours_then), _ = in_turn(run, execution=SHORT_CALLS)
     np.testing.assert_array_equal(actual, expected)
     assert_same_history(ours_then.history, then.history)
-
-
-def fit_written(make, kills, directory):
-    trainer = Trainer(sequential(), validation=AHEAD, execution=SHORT_CALLS)
-    data, validation, act, _ = make()
-    given = {"validation_data": validation, "callbacks": [AtEpoch(act), kills], "resume": directory}
-    trainer.fit(data, epochs=4, verbose=0, **given)
-    return trainer
-
-
-@functools.cache
-def unbroken(make):
-    return Outcome.of(fit_written(make, AtEpoch(lambda *_: None), None).model)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "kill", [{"epoch": 1}, {"epoch": 2}, {"step": SIXTEENS + 3}, {"step": 2 * SIXTEENS + 4}], ids=str
-)
-@pytest.mark.parametrize("make", WRITTEN)
-def test_what_was_written_in_turn_is_so_after_a_resume(make, kill, tmp_path):
-    policy = CheckpointPolicy(tmp_path, every_steps=2 if "step" in kill else None)
-    trainer = killed_and_resumed(lambda kills: fit_written(make, kills, policy), **kill)
-    assert_same_outcome(trainer.model, unbroken(make))

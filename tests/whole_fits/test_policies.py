@@ -1,15 +1,17 @@
-"""Contracts C6 and C7, and the schedules that Keras lacks: errors, named sets, validations inside epochs."""
+"""Contracts C6 and C7, and what Keras lacks: named sets, validations inside epochs, evaluation functions."""
 
 from __future__ import annotations
 
 import threading
 
+import keras
 import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy, ValidationSet
 from tests.networks import arrays
 from tests.pools import sequential
+from tests.whole_fits.comparing import goes_back
 
 VALIDATION = arrays(40, 1)
 
@@ -79,6 +81,22 @@ def test_validation_inside_epochs():
     model.fit(*arrays(), batch_size=20, steps_per_epoch=8, shuffle=False, verbose=0)
     expected = model.evaluate(*VALIDATION, verbose=0, return_dict=True)
     assert trainer.step_validations[1].metrics["val_loss"] == pytest.approx(expected["loss"], rel=1e-5)
+
+
+def test_a_rollback_calls_a_function_again_for_the_epochs_that_are_trained_again():
+    calls = []
+
+    def count(model):
+        calls.append(int(model.optimizer.iterations))
+        return 1.0
+
+    policy = ValidationPolicy(functions={"count": count}, overlap="always", max_lag=1)
+    trainer = Trainer(sequential(), validation=policy)
+    plateau = keras.callbacks.ReduceLROnPlateau("val_count", mode="min", patience=1, factor=0.5)
+    history = trainer.fit(*arrays(64), batch_size=16, epochs=4, callbacks=[plateau], verbose=0).history
+    assert sorted(set(calls)) == [4, 8, 12, 16]
+    assert len(history["val_count"]) == 4
+    assert goes_back(trainer)
 
 
 REFUSED_BY_FIT = [

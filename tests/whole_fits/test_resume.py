@@ -151,6 +151,12 @@ def test_killed_the_same_call_goes_on_with_the_batches_of_the_unbroken_run(
     assert_same_outcome(trainer.model, expected)
 
 
+def test_behind_an_epoch_it_goes_on_too_and_behind_the_last_trains_nothing(tmp_path):
+    fit("arrays", tmp_path, epochs=3)
+    for _ in range(2):  # the second finds a finished fit
+        assert_same_outcome(fit("arrays", tmp_path).model, unbroken("arrays"))
+
+
 def terminate():
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -223,6 +229,15 @@ def test_inside_an_epoch_none_is_written_while_another_one_waits_for_its_validat
     trainer = fit_gated(policy, Kills())
     assert "resumed inside epoch 1, after 12 of its steps" in trainer.messages
     assert_same_outcome(trainer.model, Outcome.of(fit_gated(None).model))
+
+
+def test_it_works_beside_backup_and_restore(tmp_path):
+    def fit_with_backup(kills):
+        backup = keras.callbacks.BackupAndRestore(str(tmp_path / "backup"), delete_checkpoint=False)
+        return train(tmp_path / "run", backup, kills)
+
+    trainer = killed_and_resumed(fit_with_backup, epoch=2)
+    assert_same_outcome(trainer.model, Outcome.of(train(None).model))
 
 
 class Terminates(Kills):

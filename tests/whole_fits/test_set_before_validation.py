@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import CLASSES, arrays, assert_alike, linear
-from tests.whole_fits.comparing import in_turn
+from tests.whole_fits.comparing import assert_returns_as_keras
 
 X, Y = arrays(48)
 ALWAYS = ValidationPolicy(overlap="always")
@@ -70,22 +70,15 @@ def assert_traced_as_by_keras(build, change, callback, **arguments):
         change(1.0)
         return trained.fit(X, Y, callbacks=[callback(change)], **{**ARGUMENTS, "epochs": 2, **arguments})
 
-    expected, actual, _ = in_turn(run, build, ALWAYS)
-    assert_alike(actual, expected)
+    assert_returns_as_keras(run, build, ALWAYS)
 
 
-@pytest.mark.parametrize("build", [a_layer, a_test_step])
-@pytest.mark.by_default("a_test_step")
-def test_what_a_hook_of_a_batch_sets_is_seen(build, table, change):
-    assert_traced_as_by_keras(
-        lambda: build(table), change, lambda change: hook_of("on_train_batch_end", change)
-    )
-
-
-@pytest.mark.parametrize("hook", HOOKS)
-@pytest.mark.by_default("on_train_begin")
-def test_whichever_hook_sets_it(hook, table, change):
-    assert_traced_as_by_keras(lambda: a_layer(table), change, lambda change: hook_of(hook, change))
+@pytest.mark.parametrize(
+    ("build", "hook"), [*((a_layer, hook) for hook in HOOKS), (a_test_step, "on_train_batch_end")]
+)
+@pytest.mark.by_default("a_layer-on_train_begin", "a_test_step-on_train_batch_end")
+def test_whichever_hook_sets_it_it_is_seen(build, hook, table, change):
+    assert_traced_as_by_keras(lambda: build(table), change, functools.partial(hook_of, hook))
 
 
 @pytest.mark.parametrize(
@@ -138,9 +131,8 @@ def test_what_is_set_behind_the_first_evaluation_is_not_seen(first_acts, table, 
         change(0.5)
         return first, trained.evaluate(X, Y, verbose=0, callbacks=[] if first_acts else [Notes()])
 
-    (first, second), actual, _ = in_turn(run, lambda: a_layer(table))
-    assert first == second
-    assert actual == pytest.approx((first, second), rel=1e-5)
+    first, second = assert_returns_as_keras(run, lambda: a_layer(table))
+    assert first == pytest.approx(second, rel=1e-5)
 
 
 def test_what_a_step_of_the_trainer_s_reads(table, change):
@@ -159,8 +151,7 @@ def test_what_on_test_begin_sets_is_seen_by_the_first_evaluation(table, change):
         change(1.0)
         return trained.evaluate(X, Y, verbose=0, callbacks=[hook_of("on_test_begin", change)])
 
-    expected, actual, _ = in_turn(run, lambda: a_layer(table))
-    assert actual == pytest.approx(expected, rel=1e-5)
+    assert_returns_as_keras(run, lambda: a_layer(table))
 
 
 @pytest.mark.parametrize("hook", ["on_test_begin", "on_test_batch_begin"])
@@ -186,5 +177,4 @@ def test_the_trace_of_the_first_call_stays(order, hook):
                 results.append(trained.evaluate(X, Y, verbose=0, callbacks=given, return_dict=True)["flag"])
         return results
 
-    expected, actual, _ = in_turn(run, lambda: linear(kind=Flagged), ALWAYS)
-    assert actual == expected
+    assert_returns_as_keras(run, lambda: linear(kind=Flagged), ALWAYS)
