@@ -72,3 +72,21 @@ def one_pass(feed):
 def keras_passes(count, shuffle):
     data = recognize(X, Y, batch_size=4, shuffle=shuffle).pipeline.dataset
     return [[batch[1].numpy().tolist() for batch in data] for _ in range(count)]
+
+
+def train(cursor, most=99, *, ends=True):
+    """Draws the batches of an epoch, or the first of them, as the loop does; returns their labels."""
+    cursor.begin_epoch()
+    used = []
+    while len(used) < most and cursor.remaining() != 0:
+        steps = cursor.most_steps()
+        assert steps is None or steps >= 1
+        batch = next(cursor.current_pass, None)
+        if batch is None:
+            cursor.exhausted()
+            break
+        used.append(batch[1].numpy().tolist())
+        cursor.advance(1)
+    if ends:
+        cursor.end_epoch()
+    return used

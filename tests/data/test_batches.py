@@ -15,16 +15,8 @@ from tests.pools import pooled
 from tests.seeds import set_random_seed
 
 
-def numbers(count):
-    return tf.data.Dataset.range(count)
-
-
-def drawn(iterator):
-    return [int(batch) for batch in iter(lambda: next_batch(iterator), None)]
-
-
 @pytest.mark.parametrize(
-    "made", [lambda: iter(numbers(3)), lambda: iter(range(3))], ids=["dataset", "Python"]
+    "made", [lambda: tf.data.Dataset.range(3), lambda: range(3)], ids=["dataset", "Python"]
 )
 def test_it_draws_what_next_does_and_none_from_the_end_on(made, monkeypatch):
     """An error of TensorFlow's at the end is not made either."""
@@ -32,20 +24,16 @@ def test_it_draws_what_next_does_and_none_from_the_end_on(made, monkeypatch):
     monkeypatch.setattr(
         tf.errors.OutOfRangeError, "__init__", lambda self, *args, **options: raised.append(args)
     )
-    iterator = made()
-    assert drawn(iterator) == [0, 1, 2]
+    iterator = iter(made())
+    assert [int(batch) for batch in iter(lambda: next_batch(iterator), None)] == [0, 1, 2]
     assert next_batch(iterator) is None
     assert not raised
 
 
 RNG = np.random.default_rng(0)
-
 PIXELS = RNG.integers(0, 256, (44, 6), np.uint8)
-
 SCALED = PIXELS.astype("float32") / np.float32(255)
-
 LABELS = RNG.integers(0, 3, 44)
-
 BATCH = 8
 
 
@@ -80,31 +68,27 @@ def arrays(x):
     return {"x": x, "y": LABELS, "batch_size": BATCH, "validation_data": (x[:20], LABELS[:20])}
 
 
-def expected(kind):
-    """What Keras makes of the same data, scaled beforehand."""
-    model = build()
-    return model, model.fit(**kind(SCALED), epochs=3, shuffle=False, verbose=0).history
+PREPARED = {
+    "arrays": (arrays, {}),
+    "datasets": (datasets, {}),
+    "generators": (generators, {}),
+    "parts of batches": (arrays, {"batch_splits": 2}),
+    "XLA": (arrays, {"jit": True}),
+    "iterator": (arrays, {"loop": "iterator"}),
+}
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("kind", [arrays, datasets, generators])
-# Arrays are in the next test.
-@pytest.mark.by_default("generators")
-def test_the_numbers_are_those_of_data_prepared_beforehand(kind):
-    model, history = expected(kind)
-    trainer = Trainer(build(), preprocess=scale, validation=ValidationPolicy(workers=2))
-    assert_same_history(trainer.fit(**kind(PIXELS), epochs=3, shuffle=False, verbose=0).history, history)
+@pytest.mark.parametrize(("kind", "plan"), PREPARED.values(), ids=PREPARED)
+def test_the_numbers_are_those_of_data_prepared_beforehand(kind, plan):
+    arguments = {"epochs": 3, "shuffle": False, "verbose": 0}
+    model = build()
+    history = model.fit(**kind(SCALED), **arguments).history
+    policy = ValidationPolicy(workers=2)
+    trainer = Trainer(build(), preprocess=scale, validation=policy, execution=ExecutionPlan(**plan))
+    assert_same_history(trainer.fit(**kind(PIXELS), **arguments).history, history)
     for ours, theirs in zip(trainer.model.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
-
-
-@pytest.mark.nightly
-@pytest.mark.by_default("plan2")
-@pytest.mark.parametrize("plan", [{"batch_splits": 2}, {"jit": True}, {"loop": "iterator"}])
-def test_every_way_to_execute_the_steps_prepares_the_batches(plan):
-    _, history = expected(arrays)
-    trainer = Trainer(build(), preprocess=scale, execution=ExecutionPlan(**plan))
-    assert_same_history(trainer.fit(**arrays(PIXELS), epochs=3, shuffle=False, verbose=0).history, history)
 
 
 def test_sample_weights_are_the_third_part_of_a_batch():

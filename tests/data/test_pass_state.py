@@ -7,12 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._data.pass_state import (
-    PassSeeds,
-    PipelineVariables,
-    seeds_of,
-    unseeded_draws,
-)
+from overlap_train._data.pass_state import PassSeeds, PipelineVariables, seeds_of, unseeded_draws
 from overlap_train._data.pipeline import captured_by
 
 Dataset = tf.data.Dataset

@@ -22,8 +22,8 @@ from overlap_train._data.pipeline import (
     reorders,
 )
 from overlap_train._data.pipeline_facts import without_autotune
-from overlap_train._data.validation_data import ValidationSource, make_batches
 from overlap_train._keras.data import recognize
+from tests.data.sources import make
 
 ROWS = np.arange(24, dtype="float32").reshape(12, 2)
 
@@ -114,11 +114,6 @@ def test_what_a_pipeline_tells_about_another_pass(make, facts):
         assert not IteratorFeed(recognize(make().batch(2))).rewindable
 
 
-def make(dataset, steps=None):
-    given = ValidationSource(lambda: recognize(dataset, role="validation", steps=steps))
-    return make_batches(given, steps=steps, cache_bytes=1 << 30)
-
-
 @pytest.mark.parametrize("steps", [None, 1, 2, 3])
 @pytest.mark.by_default("None", "2")
 def test_reshuffled_validation_batches_are_those_of_keras(steps):
@@ -139,7 +134,7 @@ def test_reshuffled_validation_batches_are_those_of_keras(steps):
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*ran out of data")
         model.fit(ROWS[:2], np.zeros((2, 1)), **arguments)
-    batches = make(dataset(), steps)
+    batches = make(dataset(), steps=steps)
     drawn = []
     for _ in range(3):
         drawn += [np.asarray(batch).tolist() for batch in iter(batches.begin().draw, None)]
@@ -256,16 +251,12 @@ def test_a_cache_is_asked_for_its_end_that_does_not_know_its_length(make, expect
     assert is_asked_for_its_end(make(rows())) is expected
 
 
-def numbers(count=6):
-    return tf.data.Dataset.from_tensor_slices(np.arange(float(count))).batch(2)
-
-
 @pytest.mark.parametrize("used", [lambda d: None, without_autotune, lambda d: list(without_autotune(d))])
 def test_a_pipeline_goes_when_its_user_lets_go_of_it(used):
     gc.collect()
     gc.disable()
     try:
-        dataset = numbers()
+        dataset = rows().batch(3)
         used(dataset)
         gone = weakref.ref(dataset)
         del dataset

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.replay_buffer import ReplayBuffer
-from tests.data.sources import feed_of, rows
+from tests.data.sources import feed_of, rows, train
 
 ROW_BYTES = 2 * 4 + 8
 
@@ -38,23 +38,6 @@ def kept(data, steps=None, limit_bytes=1 << 20):
     return feed, Cursor(feed, steps)
 
 
-def train(cursor, steps, *, ends=True):
-    """Draws the batches of an epoch, or the first of them, as the loop does; returns their labels."""
-    cursor.begin_epoch()
-    used = []
-    while len(used) < steps and cursor.remaining() != 0:
-        assert cursor.most_steps() >= 1
-        batch = next(cursor.current_pass, None)
-        if batch is None:
-            cursor.exhausted()
-            break
-        used.append(batch[1].numpy().tolist())
-        cursor.advance(1)
-    if ends:
-        cursor.end_epoch()
-    return used
-
-
 @pytest.mark.parametrize("data", [counting, twice_shuffled, lambda: ragged(np.arange(12))])
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("back_to", [0, 1, 2])
@@ -64,17 +47,17 @@ def test_epochs_that_are_taken_back_bring_the_same_batches(data, known, back_to)
     steps = 3 if known or data is counting else None
     _, cursor = kept(data(), steps)
     _, other = kept(data(), steps)
-    expected = [train(other, 9) for _ in range(6)]
+    expected = [train(other) for _ in range(6)]
     states, epochs = [cursor.state()], []
     for _ in range(3):
-        epochs.append(train(cursor, 9))
+        epochs.append(train(cursor))
         states.append(cursor.state())
     train(cursor, 2, ends=False)
     for _ in range(2):  # a second rollback finds the replayed batches
         cursor.restore(states[back_to])
         train(cursor, 1, ends=False)
     cursor.restore(states[back_to])
-    epochs[back_to:] = [train(cursor, 9) for _ in range(6 - back_to)]
+    epochs[back_to:] = [train(cursor) for _ in range(6 - back_to)]
     assert epochs == expected
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-
 import keras
 import numpy as np
 import pytest
@@ -58,15 +56,10 @@ class Draws(keras.Sequential):
         return loss * keras.random.uniform((), seed=self.generator)
 
 
-LAYERS = {
-    "lstm": lambda: kl.LSTM(4, dropout=0.3, recurrent_dropout=0.2),
-    "counts": kl.Flatten,
-    "draws": kl.Flatten,
-}
-KINDS = {"counts": Counts, "draws": Draws}
 MODELS = {
-    name: functools.partial(compiled, make, KINDS.get(name, keras.Sequential))
-    for name, make in LAYERS.items()
+    "lstm": lambda: compiled(lambda: kl.LSTM(4, dropout=0.3, recurrent_dropout=0.2)),
+    "counts": lambda: compiled(kl.Flatten, Counts),
+    "draws": lambda: compiled(kl.Flatten, Draws),
 }
 
 
@@ -90,7 +83,6 @@ def compared(build, *, overlaps=True, epochs=5, callbacks=list, policy=None, **a
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.by_default("draws")
 def test_what_a_validation_adds_is_there_when_the_training_goes_on(name):
     model, expected = compared(MODELS[name])
     if name == "counts":
@@ -116,7 +108,6 @@ CASES = {
 @pytest.mark.filterwarnings("ignore:.* conditioned on metric")
 @pytest.mark.parametrize("model", ["draws", "lstm"])
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.by_default("a dataset-lstm")
 def test_it_is_so_whatever_ends_or_undoes_an_epoch(case, model):
     compared(MODELS[model], epochs=3, **CASES[case])
 
@@ -139,7 +130,6 @@ IN_STEP = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", IN_STEP)
-@pytest.mark.by_default("drawn anew")
 def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
     compared(MODELS["lstm"], overlaps=False, **IN_STEP[case])
 
@@ -148,7 +138,7 @@ def test_counters_wrap_around():
     class Small(Counts):
         first, step = tf.constant(250, tf.uint8), tf.constant(90, tf.uint8)
 
-    compared(functools.partial(compiled, kl.Flatten, Small))
+    compared(lambda: compiled(kl.Flatten, Small))
 
 
 def test_of_two_sets_of_which_one_may_be_drawn_anew_each_follows_the_other():

@@ -153,8 +153,6 @@ class Inserts(keras.callbacks.Callback):
 @pytest.mark.nightly
 @pytest.mark.parametrize("place", ["loss", "data", "validation data"])
 @pytest.mark.parametrize("kind", TABLES)
-# Each kind and each place once; nightly each kind in each place.
-@pytest.mark.by_default("dense-validation data")
 def test_a_table_that_a_callback_changes_is_read_when_keras_reads_it(kind, place):
     x, y = networks.arrays(48)
     inner = networks.crossentropy()

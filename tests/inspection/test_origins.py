@@ -75,24 +75,22 @@ def test_whose_it_is(thing, origin):
     assert origin_of(thing) is origin
 
 
-def test_a_file_of_the_users_named_as_one_of_pythons_is_the_users(monkeypatch):
-    mine = types.ModuleType("statistics")
-    mine.__file__ = "/somewhere/else/statistics.py"
-    monkeypatch.setitem(sys.modules, "statistics", mine)
-    assert origin_of(mine) is Origin.USER
-
-
 @pytest.mark.parametrize(
-    ("folder", "origin"),
-    [("site-packages", Origin.LIBRARY), ("dist-packages", Origin.LIBRARY), ("project", Origin.USER)],
+    ("name", "folder", "origin"),
+    [
+        ("shapes", "site-packages", Origin.LIBRARY),
+        ("shapes", "dist-packages", Origin.LIBRARY),
+        ("shapes", "project", Origin.USER),
+        ("statistics", "project", Origin.USER),  # which is also the name of one of Python's
+    ],
 )
-def test_a_library_is_what_lies_where_libraries_are_installed(monkeypatch, folder, origin):
-    module = types.ModuleType("shapes")
-    module.__file__ = f"/usr/lib/{folder}/shapes/__init__.py"
-    monkeypatch.setitem(sys.modules, "shapes", module)
+def test_a_library_is_what_lies_where_libraries_are_installed(monkeypatch, name, folder, origin):
+    module = types.ModuleType(name)
+    module.__file__ = f"/usr/lib/{folder}/{name}/__init__.py"
+    monkeypatch.setitem(sys.modules, name, module)
     assert origin_of(module) is origin
     # As the modules that `six` makes, and the classes that say that they are of a module that is none.
-    assert origin_of(type("C", (), {"__module__": "shapes.made.no.module"})) is origin
+    assert origin_of(type("C", (), {"__module__": f"{name}.made.no.module"})) is origin
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,9 @@ import tensorflow as tf
 
 from overlap_train._inspection.traced import TracedFunction, private_handles
 from overlap_train._inspection.traces import Traces
-from tests.networks import FEATURES, arrays, sequential
+from tests.networks import arrays, sequential
 
 X, Y = arrays(40)
-SPEC = (tf.TensorSpec((None, FEATURES)), tf.TensorSpec((None,), tf.int64))
 
 
 def names(variables):
@@ -98,22 +97,6 @@ def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
     assert (float(weight), float(count)) == (10.0, 0.0)
     assert float(traced(tf.constant(2.0))) == 21.0
     assert float(count) == 1.0
-
-
-def test_traces_are_kept_until_keras_would_make_its_function_anew():
-    model = sequential()
-    model.make_train_function()
-    made = []
-
-    def get():
-        return Traces.of(model).get("train", model.train_function, "key", lambda: made.append(1) or len(made))
-
-    assert [get(), get()] == [1, 1]
-    model.compile("sgd", "mse")
-    model.make_train_function()
-    assert get() == 2
-    model.make_train_function(force=True)
-    assert get() == 3
 
 
 @pytest.mark.nightly

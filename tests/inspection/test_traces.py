@@ -23,11 +23,25 @@ class Scaled(keras.Model):
         return self.dense(x) * self.scale
 
 
-def assert_same_histories(run):
-    """Compares the histories of several fits of a model with those of Keras."""
-    ours, theirs = run(lambda model: Trainer(model).fit), run(lambda model: model.fit)
-    for mine, other in zip(ours, theirs, strict=True):
-        networks.assert_same_history(mine, other)
+class BySize(Scaled):
+    """Tells by its numbers how many rows Keras has traced it for."""
+
+    def call(self, x):
+        return self.dense(x) * (x.shape[0] or 5) * 0.1
+
+
+def assert_same_histories(kind, fits):
+    """Compares the histories of several fits of a model, given by their arguments, with those of Keras."""
+    histories = []
+    for wrap in (Trainer, lambda model: model):
+        keras.utils.set_random_seed(3)
+        model = kind()
+        model.compile("sgd", networks.crossentropy())
+        for arguments in fits:
+            histories.append(wrap(model).fit(**arguments, shuffle=False, verbose=0).history)
+            model.scale = 3.0
+    for ours, theirs in zip(histories[: len(fits)], histories[len(fits) :], strict=True):
+        networks.assert_same_history(ours, theirs)
 
 
 @pytest.mark.nightly
@@ -35,35 +49,15 @@ def assert_same_histories(run):
 @pytest.mark.parametrize(
     "second", [(64, 16), (70, 13), (64, 13)], ids=["full batches", "another size", "both"]
 )
-@pytest.mark.by_default("both-validated")
 def test_a_second_fit_takes_the_trace_that_keras_takes(second, validates):
     """One for batches of any size serves batches of a known size, with what Python held when it was made."""
     x, y = networks.arrays(70)
-
-    def run(fit):
-        keras.utils.set_random_seed(3)
-        model = Scaled()
-        model.compile("sgd", networks.crossentropy())
-        histories = []
-        for count, size in ((70, 16), second):
-            validation = (x[:count], y[:count]) if validates else None
-            arguments = {"batch_size": size, "shuffle": False, "verbose": 0, "validation_data": validation}
-            histories.append(fit(model)(x[:count], y[:count], **arguments).history)
-            model.scale = 3.0
-        return histories
-
-    assert_same_histories(run)
-
-
-class BySize(keras.Model):
-    """Tells by its numbers how many rows Keras has traced it for."""
-
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(networks.CLASSES)
-
-    def call(self, x):
-        return self.dense(x) * (x.shape[0] or 5) * 0.1
+    fits = []
+    for rows, size in ((70, 16), second):
+        data = (x[:rows], y[:rows])
+        validation = data if validates else None
+        fits.append({"x": data[0], "y": data[1], "batch_size": size, "validation_data": validation})
+    assert_same_histories(Scaled, fits)
 
 
 def pipeline(x, y, size):
@@ -79,25 +73,15 @@ SIZES = {"last smaller": [(70, 16)], "one batch": [(9, 16)], "another size": [(6
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=list(SIZES))
 def test_a_step_knows_as_many_rows_as_under_keras(sizes, by):
     """Up to 3.15 none where batches differ; later those of the first batch, and none for others."""
-    x, y = networks.arrays(70)
-    xv, yv = networks.arrays(37, 1)
-
-    def run(fit):
-        keras.utils.set_random_seed(3)
-        model = BySize()
-        model.compile("sgd", networks.crossentropy())
-        histories = []
-        for rows, size in sizes:
-            data = (x[:rows], y[:rows])
-            if by == "arrays":
-                options = {"batch_size": size, "shuffle": False, "validation_data": (xv, yv)}
-            else:
-                data = (pipeline(*data, size),)
-                options = {"validation_data": pipeline(xv, yv, size)}
-            histories.append(fit(model)(*data, verbose=0, **options).history)
-        return histories
-
-    assert_same_histories(run)
+    (x, y), validation = networks.arrays(70), networks.arrays(37, 1)
+    fits = []
+    for rows, size in sizes:
+        if by == "arrays":
+            data = {"x": x[:rows], "y": y[:rows], "batch_size": size, "validation_data": validation}
+        else:
+            data = {"x": pipeline(x[:rows], y[:rows], size), "validation_data": pipeline(*validation, size)}
+        fits.append(data)
+    assert_same_histories(BySize, fits)
 
 
 def test_data_that_grows_needs_no_other_loop(monkeypatch):

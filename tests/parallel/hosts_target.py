@@ -72,11 +72,12 @@ def own_batches(case: dict, x, y, index: int):
 
     `own_rows` says how many of the rows each host has, and `own_batch` in batches of how many.
     """
-
     ends = np.cumsum([0, *case["own_rows"]])
     parts = [slice(*pair) for pair in itertools.pairwise(ends)]
     weights = np.linspace(0.5, 1.5, len(x), dtype="float32")
     sizes = case["own_batch"]
+    # As long as the longest host's, which all hosts know beforehand.
+    count = max(-(-n // size) for n, size in zip(case["own_rows"], sizes, strict=True))
     if case["hosts"] > 1:
         own, size = parts[index], sizes[index]
         data = x[own], y[own], weights[own]
@@ -89,7 +90,7 @@ def own_batches(case: dict, x, y, index: int):
         return rows.batch(size), None, {}
 
     def batches():
-        for number in range(max(-(-n // size) for n, size in zip(case["own_rows"], sizes, strict=True))):
+        for number in range(count):
             taken = np.concatenate(
                 [
                     np.arange(part.start, part.stop)[number * size : (number + 1) * size]
@@ -100,13 +101,10 @@ def own_batches(case: dict, x, y, index: int):
 
     spec = [tf.TensorSpec([None, *a.shape[1:]], a.dtype) for a in (x, y, weights)]
     whole = tf.data.Dataset.from_generator(batches, output_signature=tuple(spec))
-    # As long as the longest host's, which all hosts know beforehand.
-    count = max(-(-n // size) for n, size in zip(case["own_rows"], sizes, strict=True))
     return whole.apply(tf.data.experimental.assert_cardinality(count)), None, {}
 
 
 def build_callbacks(case: dict, directory: Path) -> list:
-
     kc = keras.callbacks
     callbacks = [
         kc.EarlyStopping(
@@ -169,7 +167,6 @@ def tell(case: dict):
 
 
 def build_model(case: dict):
-
     if case.get("model") == "unseeded":  # sequential() sets a seed
         model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
         model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -187,7 +184,6 @@ def build_model(case: dict):
 
 
 def main(case: dict, directory: Path) -> None:
-
     evaluator = case.get("evaluator", False)
     own_rows = {"own_rows": True} if "own_rows" in case else {}
     strategy = join_cluster(**own_rows) if case["hosts"] > 1 or evaluator else None
@@ -197,11 +193,9 @@ def main(case: dict, directory: Path) -> None:
     index = case["hosts"] if task["type"] == "evaluator" else task["index"]
     x, y = arrays(case.get("rows", 203), case.get("seeds", [0] * 5)[index])
     data = {"batch_size": case.get("batch_sizes", [32] * 5)[index]}
-    if case.get("source") == "dataset":
-        x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=3).batch(32), None
-        data = {"shuffle": False}
-    if case.get("source") == "unseeded dataset":
-        x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203).batch(32), None
+    if case.get("source") in ("dataset", "unseeded dataset"):
+        seed = 3 if case["source"] == "dataset" else None
+        x, y = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(203, seed=seed).batch(32), None
         data = {"shuffle": False}
     if case.get("source") == "random dataset":
         rows = tf.data.Dataset.from_tensor_slices((x, y)).batch(32)

@@ -77,8 +77,11 @@ def fitted(**more: Any) -> Callable[[Path], dict[str, Any]]:
     return lambda directory: of_arrays(**more)
 
 
-def with_callbacks(*makers: Callable[[Path], Any], **more: Any) -> Callable[[Path], dict[str, Any]]:
-    return lambda directory: of_arrays(callbacks=[make(directory) for make in makers], **more)
+def hooked(
+    make: Callable[[Path], Any], build: Callable[[], keras.Model] = sequential, epochs: int = 2, **more: Any
+) -> Case:
+    """Returns a fit with a callback, which is made for a directory."""
+    return Case(build, lambda directory: of_arrays(callbacks=[make(directory)], epochs=epochs), **more)
 
 
 def layered(*makers: Callable[[], Any], optimizer: Any = "adam") -> Callable[[], keras.Model]:
@@ -301,6 +304,7 @@ EMA = {"use_ema": True, "ema_momentum": 0.9}
 SGD = keras.optimizers.SGD
 WEIGHTS = np.linspace(0.5, 1.5, 203).astype("float32")
 KC = keras.callbacks
+averaged = optimized(lambda: SGD(0.1, **EMA))
 
 LAYERS = {
     "dropout with a seed": Case(sequential),
@@ -344,7 +348,7 @@ NUMBERS = {
     "SGD with Nesterov's momentum": Case(optimized(lambda: SGD(0.05, momentum=0.9, nesterov=True))),
     "AdamW with global_clipnorm": Case(optimized(lambda: keras.optimizers.AdamW(global_clipnorm=0.1))),
     "loss scaling": Case(optimized(lambda: keras.optimizers.LossScaleOptimizer(SGD(0.1)))),
-    "use_ema": Case(optimized(lambda: SGD(0.1, **EMA))),
+    "use_ema": Case(averaged),
     "use_ema, overwritten by steps": Case(
         optimized(lambda: SGD(0.1, **EMA, ema_overwrite_frequency=3)),
         refused="ema_overwrite_frequency does not work under tf.distribute",
@@ -397,53 +401,28 @@ DATA = {
     "resume with a generator": Case(sequential, from_data(endless, steps_per_epoch=6), resumes=True),
 }
 HOOKS = {
-    "EarlyStopping": Case(
-        sequential,
-        with_callbacks(
-            lambda directory: KC.EarlyStopping(min_delta=0.1, restore_best_weights=True), epochs=6
-        ),
+    "EarlyStopping": hooked(
+        lambda path: KC.EarlyStopping(min_delta=0.1, restore_best_weights=True), epochs=6
     ),
-    "ReduceLROnPlateau": Case(
-        sequential,
-        with_callbacks(lambda directory: KC.ReduceLROnPlateau(patience=1, min_delta=0.2), epochs=5),
+    "ReduceLROnPlateau": hooked(lambda path: KC.ReduceLROnPlateau(patience=1, min_delta=0.2), epochs=5),
+    "LearningRateScheduler": hooked(lambda path: KC.LearningRateScheduler(lambda epoch, lr: lr * 0.7)),
+    "ModelCheckpoint": hooked(
+        lambda path: KC.ModelCheckpoint(path / "{epoch}.weights.h5", save_weights_only=True)
     ),
-    "LearningRateScheduler": Case(
-        sequential, with_callbacks(lambda directory: KC.LearningRateScheduler(lambda epoch, lr: lr * 0.7))
+    "ModelCheckpoint by batches": hooked(
+        lambda path: KC.ModelCheckpoint(path / "{epoch}.weights.h5", save_weights_only=True, save_freq=3)
     ),
-    "ModelCheckpoint": Case(
-        sequential,
-        with_callbacks(
-            lambda directory: KC.ModelCheckpoint(directory / "{epoch}.weights.h5", save_weights_only=True)
-        ),
-    ),
-    "ModelCheckpoint by batches": Case(
-        sequential,
-        with_callbacks(
-            lambda directory: KC.ModelCheckpoint(
-                directory / "{epoch}.weights.h5", save_weights_only=True, save_freq=3
-            )
-        ),
-    ),
-    "hooks of batches": Case(sequential, with_callbacks(Noting)),
-    "hooks of validation batches": Case(sequential, with_callbacks(lambda directory: Validating())),
-    "TensorBoard by batches": Case(
-        sequential,
-        with_callbacks(lambda directory: KC.TensorBoard(directory / "board", update_freq="batch")),
+    "hooks of batches": hooked(Noting),
+    "hooks of validation batches": hooked(lambda path: Validating()),
+    "TensorBoard by batches": hooked(
+        lambda path: KC.TensorBoard(path / "board", update_freq="batch"),
         refused_on_hosts="acts inside the validation",
     ),
-    "SwapEMAWeights": Case(
-        optimized(lambda: SGD(0.1, **EMA)),
-        with_callbacks(lambda directory: KC.SwapEMAWeights(swap_on_epoch=True)),
-    ),
-    "SwapEMAWeights for validations": Case(
-        optimized(lambda: SGD(0.1, **EMA)), with_callbacks(lambda directory: KC.SwapEMAWeights())
-    ),
+    "SwapEMAWeights": hooked(lambda path: KC.SwapEMAWeights(swap_on_epoch=True), averaged),
+    "SwapEMAWeights for validations": hooked(lambda path: KC.SwapEMAWeights(), averaged),
     "max_lag=0": Case(sequential, policy=lambda: ValidationPolicy(max_lag=0)),
     "every_steps": Case(sequential, policy=lambda: ValidationPolicy(every_steps=3)),
-    "evaluation functions": Case(
-        sequential,
-        policy=lambda: ValidationPolicy(functions={"norm": norm}),
-    ),
+    "evaluation functions": Case(sequential, policy=lambda: ValidationPolicy(functions={"norm": norm})),
 }
 CASES = {**LAYERS, **NUMBERS, **DATA, **HOOKS}
 PARTS = {"layers": LAYERS, "numbers": NUMBERS, "data": DATA, "hooks": HOOKS}

@@ -1,4 +1,4 @@
-"""`join_cluster`: a wrong description of the cluster is refused before TensorFlow waits for anybody."""
+"""A wrong description of a cluster is refused before TensorFlow waits for anybody; a slow host is named."""
 
 import json
 import socket
@@ -9,7 +9,8 @@ import tensorflow as tf
 from overlap_train.errors import ClusterConfigError
 from overlap_train.parallel import join_cluster
 from overlap_train.parallel.cluster import _read_resolver, _read_tf_config
-from overlap_train.parallel.cluster_hosts import EvaluatorTask
+from overlap_train.parallel.cluster_hosts import EvaluatorTask, find_slow_host
+from overlap_train.parallel.hosts import SlowHost
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
 
@@ -45,20 +46,22 @@ def test_a_wrong_tf_config_is_refused(text, message, monkeypatch):
         _read_tf_config()
 
 
+def resolver(jobs, kind=None, number=None):
+    spec = tf.train.ClusterSpec(jobs)
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type=kind, task_id=number)
+
+
 @pytest.mark.parametrize(
-    ("jobs", "task_type", "task_id", "message"),
+    ("jobs", "place", "message"),
     [
-        ({"worker": ["a:1"]}, None, None, "needs a 'task' that says which host of its cluster this is"),
-        ({"worker": ["a:1"]}, "worker", 3, "this is worker number 3, and the cluster has 1"),
+        (CLUSTER, (), "the resolver .*needs a 'task' that says which host of its cluster this is"),
+        (CLUSTER, ("worker", 3), "the resolver .*this is worker number 3, and the cluster has 2"),
+        (CLUSTER | {"evaluator": ["a:3"]}, ("worker", 0), "has to come from TF_CONFIG, not a resolver"),
     ],
 )
-def test_a_resolver_that_does_not_know_its_place_is_refused(jobs, task_type, task_id, message):
-    spec = tf.train.ClusterSpec(jobs)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        spec, task_type=task_type, task_id=task_id
-    )
-    with pytest.raises(ClusterConfigError, match=f"the resolver .*{message}"):
-        _read_resolver(resolver)
+def test_a_wrong_resolver_is_refused(jobs, place, message):
+    with pytest.raises(ClusterConfigError, match=message):
+        _read_resolver(resolver(jobs, *place))
 
 
 def test_what_is_no_bool_and_no_resolver_is_refused():
@@ -72,17 +75,7 @@ def test_what_is_right_comes_back(monkeypatch):
     cluster = CLUSTER | {"chief": ["localhost:3"], "evaluator": ["[::1]:4"]}
     monkeypatch.setenv("TF_CONFIG", config(cluster, type="worker", index=1))
     assert _read_tf_config() == (cluster, "worker", 1)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(CLUSTER), task_type="worker", task_id=0
-    )
-    assert _read_resolver(resolver) == (CLUSTER, "worker", 0)
-
-
-def test_an_evaluator_does_not_come_from_a_resolver():
-    spec = tf.train.ClusterSpec(CLUSTER | {"evaluator": ["localhost:3"]})
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=0)
-    with pytest.raises(ClusterConfigError, match="has to come from TF_CONFIG, not a resolver"):
-        _read_resolver(resolver)
+    assert _read_resolver(resolver(CLUSTER, "worker", 0)) == (CLUSTER, "worker", 0)
 
 
 def test_a_taken_port_is_named(monkeypatch):
@@ -97,3 +90,20 @@ def test_the_evaluator_gets_a_strategy_of_its_own(monkeypatch):
     text = config(CLUSTER | {"evaluator": ["localhost:3"]}, type="evaluator")
     monkeypatch.setenv("TF_CONFIG", text)
     assert isinstance(join_cluster(), EvaluatorTask)
+
+
+@pytest.mark.parametrize(
+    ("waits_s", "trained_s", "expected"),
+    [
+        ([3.0, 1.0], 10.0, SlowHost(1, 2.0)),
+        ([1.0, 3.0], 10.0, SlowHost(0, 2.0)),
+        ([3.0, 3.5, 0.5, 4.0], 10.0, SlowHost(2, 3.0)),
+        ([3.0, 2.5], 10.0, None),  # half a second of ten
+        ([0.3, 0.15], 0.4, None),  # a large part of next to nothing
+        ([2.0, 2.0, 2.0], 10.0, None),
+        ([0.0, 0.0], 0.0, None),
+        ([5.0], 10.0, None),
+    ],
+)
+def test_a_host_is_named_only_if_it_stands_out(waits_s, trained_s, expected):
+    assert find_slow_host(waits_s, trained_s) == expected

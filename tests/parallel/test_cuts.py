@@ -11,10 +11,9 @@ import threading
 
 import pytest
 
-from tests.parallel.test_hosts import assert_same_result, errors, finish, run, start
+from tests.parallel.test_hosts import PLATEAU, assert_same_result, errors, finish, run, start
 
 CUT_S = float(os.environ.get("OVERLAP_TRAIN_CUT_S", "10"))
-CASE = {"optimizer": "sgd", "plateau": True}
 
 
 class Cable(contextlib.ExitStack):
@@ -67,7 +66,7 @@ def cut_cable(directory, epoch: int, seconds: float) -> list[int]:
                     laid[address] = cables.enter_context(Cable(address))
             return [a if i == host else laid[a].address for i, a in enumerate(addresses)]
 
-        processes = start(directory, seen_by=seen_by, **CASE)
+        processes = start(directory, seen_by=seen_by, **PLATEAU)
         told_to(processes, epoch)
         for cable in laid.values():
             cable.open.clear()
@@ -78,7 +77,7 @@ def cut_cable(directory, epoch: int, seconds: float) -> list[int]:
 
 
 def hold_host(directory, epoch: int, seconds: float, victim: int = 1) -> list[int]:
-    processes = start(directory, **CASE)
+    processes = start(directory, **PLATEAU)
     told_to(processes, epoch)
     processes[victim].send_signal(signal.SIGSTOP)
     assert not threading.Event().wait(seconds)  # the hazard itself
@@ -90,7 +89,7 @@ def hold_host(directory, epoch: int, seconds: float, victim: int = 1) -> list[in
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("cut", [cut_cable, hold_host])
 def test_ten_seconds_without_each_other_are_outlasted(cut, tmp_path):
-    one = run(tmp_path / "one", hosts=1, **CASE)
+    one = run(tmp_path / "one", hosts=1, **PLATEAU)
     codes = cut(tmp_path / "two", 1, CUT_S)
     assert codes == [0, 0], "\n".join(errors(tmp_path / "two", host)[-3000:] for host in (0, 1))
     assert_same_result(tmp_path / "two", one)
@@ -100,7 +99,7 @@ def test_ten_seconds_without_each_other_are_outlasted(cut, tmp_path):
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_host_that_vanishes_is_given_up_and_the_other_says_so(victim, tmp_path):
-    processes = start(tmp_path, **CASE)
+    processes = start(tmp_path, **PLATEAU)
     told_to(processes, 1)
     processes[victim].send_signal(signal.SIGSTOP)
     try:
@@ -114,7 +113,7 @@ def test_a_host_that_vanishes_is_given_up_and_the_other_says_so(victim, tmp_path
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_cuts_at_random_moments_are_outlasted(tmp_path):
-    one = run(tmp_path / "one", hosts=1, **CASE)
+    one = run(tmp_path / "one", hosts=1, **PLATEAU)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
     for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_CUTS", "10"))):
         directory = tmp_path / f"run{number}"

@@ -8,15 +8,14 @@ import threading
 import pytest
 
 from tests.networks import assert_same_history
-from tests.parallel.test_hosts import assert_same_result, errors, finish, run, start
+from tests.parallel.test_hosts import PLATEAU, assert_same_result, errors, finish, run, start
 
 pytestmark = pytest.mark.timeout(400)
 
 CASES = {
     "early stop": {"optimizer": "adam", "min_delta": 0.1},
-    "rollback": {"optimizer": "sgd", "plateau": True, "schedule": True, "job": "chief"},
+    "rollback": {**PLATEAU, "schedule": True, "job": "chief"},
 }
-PLATEAU = {"optimizer": "sgd", "plateau": True}
 
 
 def assert_same_histories(directory, hosts=1):

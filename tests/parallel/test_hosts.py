@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -25,15 +26,11 @@ from tests.networks import assert_alike, assert_same_history
 pytestmark = pytest.mark.timeout(400)
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody listens at; they are let go of before they are used."""
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("localhost", 0))
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
+def free_addresses(count: int) -> list[str]:
+    """Returns addresses that nobody listens at; they are let go of before they are used."""
+    with contextlib.ExitStack() as open_ones:
+        servers = [open_ones.enter_context(socket.create_server(("localhost", 0))) for _ in range(count)]
+        return [f"localhost:{server.getsockname()[1]}" for server in servers]
 
 
 class Host(interpreters.Interpreter):
@@ -49,30 +46,37 @@ class Host(interpreters.Interpreter):
         return Host(*self._started_with)
 
 
-def start(
-    directory: Path, hosts: int = 2, seen_by: Callable[[int, list[str]], list[str]] | None = None, **case
+def start_tasks(
+    arguments: list[str],
+    cluster: dict[str, list[str]],
+    directory: Path,
+    seen_by: Callable[[int, list[str]], list[str]] | None = None,
 ) -> list[Host]:
-    """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last.
+    """Starts a program as each task of a cluster; one that is alone is not told of it.
 
-    `seen_by` returns at which addresses a host reaches all of them, if not at their own.
+    `seen_by` returns at which addresses a host reaches all of its kind, if not at their own.
     """
-    directory.mkdir(exist_ok=True)
-    apart = bool(case.get("evaluator"))
-    addresses = [f"localhost:{port}" for port in free_ports(hosts + apart)]
-    cluster = {case.get("job", "worker"): addresses[:hosts]} | (
-        {"evaluator": addresses[hosts:]} if apart else {}
-    )
-    arguments = ["-m", "tests.parallel.hosts_target"]
-    arguments += [json.dumps({"hosts": hosts, **case}), str(directory)]
+    directory.mkdir(parents=True, exist_ok=True)
+    tasks = [(kind, number) for kind, addresses in cluster.items() for number in range(len(addresses))]
     processes = []
-    for index, (kind, number) in enumerate((k, n) for k in cluster for n in range(len(cluster[k]))):
+    for index, (kind, number) in enumerate(tasks):
         seen = cluster if seen_by is None else {**cluster, kind: seen_by(number, cluster[kind])}
         config = {"cluster": seen, "task": {"type": kind, "index": number}}
-        more = {"TF_CONFIG": json.dumps(config)} if len(addresses) > 1 else {}
+        more = {"TF_CONFIG": json.dumps(config)} if len(tasks) > 1 else {}
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **more}  # hosts do not share a card
         (directory / f"errors{index}.txt").unlink(missing_ok=True)
         processes.append(Host(arguments, environment, directory / f"errors{index}.txt"))
     return processes
+
+
+def start(directory: Path, hosts: int = 2, seen_by=None, **case) -> list[Host]:
+    """Starts the hosts of a training, the chief first and the evaluator, if the case has one, last."""
+    addresses = free_addresses(hosts + bool(case.get("evaluator")))
+    cluster = {case.get("job", "worker"): addresses[:hosts]}
+    if addresses[hosts:]:
+        cluster["evaluator"] = addresses[hosts:]
+    arguments = ["-m", "tests.parallel.hosts_target", json.dumps({"hosts": hosts, **case}), str(directory)]
+    return start_tasks(arguments, cluster, directory, seen_by)
 
 
 def finish(directory: Path, processes: list[Host], timeout_s: float = 300) -> list[int]:
@@ -115,6 +119,7 @@ def assert_same_result(actual: Path, expected: Path, hosts: int = 2, rtol: float
         assert_alike(ours[name], content, rtol, where=name)
 
 
+PLATEAU = {"optimizer": "sgd", "plateau": True}
 # More of what may be trained, also on four hosts, is in test_several.py.
 CASES = {
     "adam, early stop": {"optimizer": "adam", "min_delta": 0.1},
@@ -125,7 +130,6 @@ CASES = {
 # The restarted job below gives the result of one host, too.
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.by_default("adam, early stop", "sparse gradients")
 def test_two_hosts_give_the_result_of_one(name, tmp_path):
     case = CASES[name]
     one = run(tmp_path / "one", hosts=1, **case)
@@ -141,7 +145,7 @@ def test_two_hosts_give_the_result_of_one(name, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.parametrize("evaluator", [False, True])
 def test_validations_inside_epochs_are_those_of_one_host(evaluator, tmp_path):
-    case = {"optimizer": "sgd", "plateau": True, "validated_every": 3}
+    case = {**PLATEAU, "validated_every": 3}
     one = run(tmp_path / "one", hosts=1, **case)
     two = run(tmp_path / "two", evaluator=evaluator, **case)
     assert_same_result(two, one)
@@ -157,7 +161,7 @@ def test_validations_inside_epochs_are_those_of_one_host(evaluator, tmp_path):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_killed_inside_an_epoch_they_go_on_from_a_checkpoint_there(tmp_path):
-    case = {"optimizer": "sgd", "plateau": True, "written_every": 3, "max_lag": 0}
+    case = {**PLATEAU, "written_every": 3, "max_lag": 0}
     one = run(tmp_path / "one", hosts=1, **case)
     for victim, delay_s in enumerate((0.15, 0.2)):
         directory = tmp_path / f"two{victim}"
@@ -185,7 +189,6 @@ OWN_ROWS = {
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", OWN_ROWS)
-@pytest.mark.by_default("uneven")
 def test_hosts_that_bring_rows_of_their_own_train_as_one_that_has_them_all(name, tmp_path):
     """Weighted rows of different numbers in batches of different sizes; epochs end together."""
     case = {"hosts": 2, "epochs": 4, "optimizer": "adam", **OWN_ROWS[name]}
@@ -278,21 +281,20 @@ def test_the_host_that_the_others_wait_for_is_named_in_the_accounts(slow, tmp_pa
 
 
 @pytest.mark.nightly
-def test_what_the_chiefs_callback_raises_ends_the_others_too(tmp_path):
-    codes = finish(tmp_path, start(tmp_path, raise_at=1))
-    assert all(codes)
-    assert "RuntimeError: a callback of the user's own" in errors(tmp_path, 0)
-    assert "the chief has failed: RuntimeError: a callback of the user's own" in errors(tmp_path, 1)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("where", [0, 1])
-def test_where_a_callback_of_all_hosts_fails_in_a_batch_the_others_do_not_wait_for_it(where, tmp_path):
-    codes = finish(tmp_path, start(tmp_path, acts_at=[where, 2, 1]), timeout_s=120)
+@pytest.mark.parametrize(
+    ("case", "where", "said"),
+    [
+        ({"raise_at": 1}, 0, "RuntimeError: a callback of the user's own"),
+        ({"acts_at": [0, 2, 1]}, 0, "RuntimeError: on this host alone"),
+        ({"acts_at": [1, 2, 1]}, 1, "RuntimeError: on this host alone"),
+    ],
+)
+def test_where_a_callback_fails_the_others_do_not_wait_for_it(case, where, said, tmp_path):
+    codes = finish(tmp_path, start(tmp_path, **case), timeout_s=120)
     assert all(code == 1 for code in codes)
-    assert "RuntimeError: on this host alone" in errors(tmp_path, where)
+    assert said in errors(tmp_path, where)
     name = f"host {where}" if where else "the chief"
-    assert f"HostMismatchError: {name} has failed: RuntimeError: on this host" in errors(tmp_path, 1 - where)
+    assert f"HostMismatchError: {name} has failed: {said}" in errors(tmp_path, 1 - where)
 
 
 def kill_one(
@@ -310,21 +312,10 @@ def kill_one(
     return codes
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.nightly)])
-def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_result(victim, tmp_path):
-    case = {"optimizer": "sgd", "plateau": True}
-    one = run(tmp_path / "one", hosts=1, **case)
-    codes = kill_one(tmp_path / "two", victim, 2, **case)
-    assert codes[victim] == -signal.SIGKILL
-    assert codes[1 - victim] not in (0, -signal.SIGKILL)
-    assert f"HostLostError: host {1 - victim} cannot go on" in errors(tmp_path / "two", 1 - victim)
-    assert_same_result(run(tmp_path / "two", resume=True, **case), one)
-
-
 KILLED = {
-    "drawing pydataset": {"optimizer": "sgd", "plateau": True, "source": "drawing pydataset"},
-    "drawing generator": {"optimizer": "sgd", "plateau": True, "source": "drawing generator"},
+    "arrays": PLATEAU,
+    "drawing pydataset": {**PLATEAU, "source": "drawing pydataset"},
+    "drawing generator": {**PLATEAU, "source": "drawing generator"},
     "own rows": {"epochs": 8, **OWN_ROWS["uneven"]},
 }
 
@@ -332,11 +323,14 @@ KILLED = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("name", KILLED)
-def test_killed_hosts_go_on_in_data_that_python_makes_or_that_is_their_own(name, victim, tmp_path):
+def test_a_killed_host_ends_the_other_and_the_restarted_job_gives_the_same_result(name, victim, tmp_path):
+    """Also in data that Python makes, or that is each host's own."""
     case = KILLED[name]
     one = run(tmp_path / "one", hosts=1, **case)
     codes = kill_one(tmp_path / "two", victim, 2, **case)
     assert codes[victim] == -signal.SIGKILL
+    assert codes[1 - victim] not in (0, -signal.SIGKILL)
+    assert f"HostLostError: host {1 - victim} cannot go on" in errors(tmp_path / "two", 1 - victim)
     assert_same_result(run(tmp_path / "two", resume=True, **case), one)
 
 
@@ -362,27 +356,24 @@ def test_as_many_validations_are_hidden_as_on_one_host(hosts, evaluator, tmp_pat
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL], ids=lambda how: how.name)
-def test_ended_at_random_moments_the_result_is_that_of_the_unbroken_run(how, tmp_path):
+def test_ended_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
     """A SIGTERM on one host, as where its pod is drained, ends all of them in order."""
-    case = {"optimizer": "sgd", "plateau": True}
-    one = run(tmp_path / "one", hosts=1, **case)
+    one = run(tmp_path / "one", hosts=1, **PLATEAU)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
     for number in range(int(os.environ.get("OVERLAP_TRAIN_HOST_STOPS", "20"))):
         directory = tmp_path / f"run{number}"
         at = rng.randint(0, 1), rng.randint(0, 4), rng.uniform(0, 0.3)
-        codes = kill_one(directory, *at, how=signal.SIGTERM, **case)
+        codes = kill_one(directory, *at, how=signal.SIGTERM, **PLATEAU)
         # At its end, or before fit.
         assert set(codes) <= {0, -signal.SIGTERM}, errors(directory, at[0])[-3000:]
-        assert_same_result(run(directory, resume=True, **case), one)
+        assert_same_result(run(directory, resume=True, **PLATEAU), one)
         print(f"{number + 1} stops of a host: all ended as the unbroken one", flush=True)
 
 
 @pytest.mark.kill
 @pytest.mark.timeout(7200)
 def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_path):
-    case = {"optimizer": "sgd", "plateau": True}
-    one = run(tmp_path / "one", hosts=1, **case)
+    one = run(tmp_path / "one", hosts=1, **PLATEAU)
     rng = random.Random(int(os.environ.get("OVERLAP_TRAIN_SEED", "0")))
     kills, killed, runs = int(os.environ.get("OVERLAP_TRAIN_HOST_KILLS", "20")), 0, 0
     while killed < kills:
@@ -390,8 +381,8 @@ def test_killed_at_random_moments_the_result_is_that_of_the_unbroken_run(tmp_pat
         directory = tmp_path / f"run{runs}"
         for _ in range(min(rng.randint(1, 4), kills - killed)):  # in a row: resumed runs are killed too
             at = rng.randint(0, 1), rng.randint(0, 4), rng.uniform(0, 0.3)
-            if kill_one(directory, *at, **case)[at[0]] != -signal.SIGKILL:
+            if kill_one(directory, *at, **PLATEAU)[at[0]] != -signal.SIGKILL:
                 break  # it had ended before
             killed += 1
-        assert_same_result(run(directory, resume=True, **case), one)
+        assert_same_result(run(directory, resume=True, **PLATEAU), one)
         print(f"{killed} kills of a host in {runs} runs: all ended as the unbroken one", flush=True)

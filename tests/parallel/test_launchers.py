@@ -41,16 +41,20 @@ keras.callbacks.EarlyStopping = Drains
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
 
 
+def printed_by(*program: object) -> str:
+    """Runs a Python program on no cluster, which has to succeed, and returns what it prints."""
+    command = [sys.executable, *map(str, program)]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    return result.stdout
+
+
 def bash(script: str, *, check: bool = True, **environment: str) -> subprocess.CompletedProcess:
     """Runs a script that takes its place in the job from these variables."""
     command = ["bash", "-c", script]
     return subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, check=check
     )
-
-
-def accuracies(printed: str) -> dict[str, str]:
-    return dict(re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", printed))
 
 
 @pytest.mark.nightly
@@ -63,10 +67,8 @@ def accuracies(printed: str) -> dict[str, str]:
     ],
 )
 def test_the_processes_of_one_command_agree(options, tasks):
-    command = [sys.executable, str(EXAMPLES / "multi_worker.py"), *options, "--epochs=1", "--rows=300"]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = accuracies(result.stdout)
+    printed = printed_by(EXAMPLES / "multi_worker.py", *options, "--epochs=1", "--rows=300")
+    found = dict(re.findall(r"((?:worker|evaluator) \d): val_accuracy ([\d.]+)", printed))
     assert sorted(found) == tasks
     assert len(set(found.values())) == 1
 
@@ -74,12 +76,9 @@ def test_the_processes_of_one_command_agree(options, tasks):
 @pytest.mark.timeout(400)
 def test_ray_trains_on_two_workers(tmp_path):
     pytest.importorskip("ray.train", reason="needs the extra [ray]")
-    command = [sys.executable, str(EXAMPLES / "ray_train.py"), "--workers=2", "--epochs=1", "--rows=500"]
-    result = subprocess.run(
-        [*command, f"--output_dir={tmp_path}"], env=ENVIRONMENT, capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr[-3000:]
-    assert re.search(r"^val_accuracy 0\.\d+", result.stdout, re.MULTILINE)
+    options = ["--workers=2", "--epochs=1", "--rows=500", f"--output_dir={tmp_path}"]
+    printed = printed_by(EXAMPLES / "ray_train.py", *options)
+    assert re.search(r"^val_accuracy 0\.\d+", printed, re.MULTILINE)
 
 
 @pytest.mark.nightly
@@ -98,10 +97,8 @@ def test_workers_of_ray_that_are_killed_go_on(tmp_path):
 def restarted_by_ray(directory, epochs, *arguments):
     """Trains on two workers that fail or are killed; returns in how many runs."""
     pytest.importorskip("ray.train", reason="needs the extra [ray]")
-    command = [sys.executable, "-m", "tests.parallel.ray_restart", str(directory), str(epochs), *arguments]
-    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    found = json.loads(result.stdout.splitlines()[-1])
+    printed = printed_by("-m", "tests.parallel.ray_restart", directory, epochs, *arguments)
+    found = json.loads(printed.splitlines()[-1])
     model = sequential("adam")
     validation = arrays(VALIDATION_ROWS, 1)
     expected = Trainer(model).fit(*arrays(), 32, epochs=epochs, validation_data=validation, verbose=0).history

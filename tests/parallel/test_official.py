@@ -5,10 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import json
-import os
 import pickle
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -17,7 +14,8 @@ import tensorflow as tf
 from tests import interpreters
 from tests.networks import assert_same_history
 from tests.parallel import ray_examples
-from tests.parallel.test_hosts import Host, errors, finish, free_ports
+from tests.parallel.test_hosts import errors, finish, free_addresses, start_tasks
+from tests.parallel.test_launchers import printed_by
 
 KERAS_S = "keras.src.backend.tensorflow.distribute_test"
 # Keras's test as it is, but for `fit`, which goes through `Trainer`.
@@ -48,18 +46,12 @@ def test_keras_s_test_of_replicas_passes(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("workers", [2, 3])
-def test_the_tutorial_of_several_workers_runs(workers, tmp_path):
-    cluster = {"worker": [f"localhost:{port}" for port in free_ports(workers)]}
-    processes = []
-    for index in range(workers):
-        config = {"cluster": cluster, "task": {"type": "worker", "index": index}}
-        environment = {**os.environ, "TF_CONFIG": json.dumps(config)}
-        arguments = ["-m", "tests.parallel.tutorial_target", str(tmp_path)]
-        processes.append(Host(arguments, environment, tmp_path / f"errors{index}.txt"))
-    codes = finish(tmp_path, processes)
-    assert not any(codes), "\n".join(errors(tmp_path, index)[-3000:] for index in range(workers))
-    found = [json.loads((tmp_path / f"found{index}.json").read_text()) for index in range(workers)]
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_tutorial_of_several_workers_runs(count, tmp_path):
+    arguments = ["-m", "tests.parallel.tutorial_target", str(tmp_path)]
+    codes = finish(tmp_path, start_tasks(arguments, {"worker": free_addresses(count)}, tmp_path))
+    assert not any(codes), "\n".join(errors(tmp_path, index)[-3000:] for index in range(count))
+    found = [json.loads((tmp_path / f"found{index}.json").read_text()) for index in range(count)]
     assert all(each["same"] for each in found)
     for each in found[1:]:
         assert each["history"] == found[0]["history"]
@@ -70,10 +62,7 @@ def test_the_tutorial_of_several_workers_runs(workers, tmp_path):
 def on_ray(name, directory):
     """Runs one of Ray's examples; returns the histories and batches of each worker."""
     pytest.importorskip("ray.train", reason="needs the extra [ray]")
-    command = [sys.executable, "-m", "tests.parallel.ray_examples", name, str(directory)]
-    environment = {k: v for k, v in os.environ.items() if k != "TF_CONFIG"}
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
+    printed_by("-m", "tests.parallel.ray_examples", name, directory)
     found = [pickle.loads((directory / f"{rank}.pickle").read_bytes()) for rank in range(2)]
     assert found[0][0] == found[1][0]  # the histories
     return found

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests import interpreters
 from tests.networks import assert_same_history
 from tests.parallel.several_cases import CASES, PARTS
-from tests.parallel.test_hosts import free_ports
+from tests.parallel.test_hosts import finish, free_addresses, start_tasks
 
 TIMEOUT_S = 1200
 SETTINGS = [("replicas", 2), ("replicas", 4), ("hosts", 2), ("hosts", 4)]
@@ -85,23 +83,8 @@ def compare(name: str, actual: Path, expected: Path, kind: str, processes: int) 
 def run(kind: str, count: int, names: list[str], directory: Path) -> Path:
     """Runs cases in the processes of a setting; the comparison of a missing case shows what ended them."""
     arguments = ["-m", "tests.parallel.several_target", kind, str(count), str(directory), *names]
-    directory.mkdir(parents=True, exist_ok=True)
-    environments = [dict(os.environ)]
-    if kind == "hosts":
-        cluster = {"worker": [f"localhost:{port}" for port in free_ports(count)]}
-        tasks = [{"type": "worker", "index": index} for index in range(count)]
-        configs = [json.dumps({"cluster": cluster, "task": task}) for task in tasks]
-        environments = [{**os.environ, "TF_CONFIG": config} for config in configs]
-    processes = []
-    for index, environment in enumerate(environments):
-        with (directory / f"errors{index}.txt").open("w") as file:
-            processes.append(interpreters.start(arguments, env=environment, stderr=file))
-    try:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # the cases have not ended then
-            for process in processes:
-                process.wait(timeout=TIMEOUT_S)
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait(timeout=60)
+    cluster = {"worker": free_addresses(count if kind == "hosts" else 1)}
+    processes = start_tasks(arguments, cluster, directory)
+    with contextlib.suppress(subprocess.TimeoutExpired):  # the cases have not ended then
+        finish(directory, processes, TIMEOUT_S)
     return directory

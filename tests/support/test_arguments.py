@@ -1,10 +1,12 @@
-"""What counts as a value of a kind and a number."""
+"""What counts as a value of a kind and a number, and how it is printed and sent."""
 
 from __future__ import annotations
 
 import io
+import json
 import math
 from fractions import Fraction
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,14 +14,10 @@ import pytest
 import tensorflow as tf
 
 from overlap_train._support import arguments
-from overlap_train._support.encoding import array_of
+from overlap_train._support.encoding import array_of, encoded
 from overlap_train._support.files import require_path
 from overlap_train._support.printing import error_text, is_watched, printable
-
-
-@pytest.mark.parametrize("value", [True, False, 0, 1, np.True_, np.int64(1), np.array(True)])
-def test_flags_may_be_zero_or_one(value):
-    assert arguments.require_flag("cache", value) is bool(value)
+from tests.support.values import Unprintable
 
 
 def require_choice(name, value):
@@ -30,9 +28,37 @@ def require_count(name, value):
     return arguments.require_count(name, value, minimum=1)
 
 
+def require_share(name, value):
+    return arguments.require_real(name, value, minimum=0, maximum=1)
+
+
+def require_any_size(name, value):
+    return arguments.require_real(name, value, infinite=True)
+
+
+TAKEN = {
+    "a flag": (arguments.require_flag, True, [True, 1, np.True_, np.int64(1), np.array(True)]),
+    "a flag that is not set": (arguments.require_flag, False, [False, 0]),
+    "a choice": (require_choice, "a", ["a", np.str_("a")]),
+    "a text": (arguments.require_text, "a", ["a", np.str_("a")]),
+    "a path": (lambda name, value: str(require_path(name, value)), "a", ["a", np.str_("a"), Path("a")]),
+    "an integer": (require_count, 3, [3, np.uint64(3), np.array(3)]),
+    "a number": (require_share, 0.5, [0.5, np.float16(0.5), np.array(0.5), Fraction(1, 2)]),
+    "a number without an end": (require_any_size, math.inf, [math.inf]),
+}
+
+
+@pytest.mark.parametrize(("check", "expected", "values"), TAKEN.values(), ids=TAKEN)
+def test_whatever_stands_for_a_value_of_a_kind_is_one_of_python_s(check, expected, values):
+    for value in values:
+        found = check("it", value)
+        assert (type(found), found) == (type(expected), expected)
+
+
 REFUSED = {
     "a flag": (arguments.require_flag, "it must be True or False; got", [2, 1.0, "True", None]),
     "a choice": (require_choice, "it must be one of 'a', 'b'; got", [None, 1, "c", np.array(["a", "b"])]),
+    "a text": (arguments.require_text, "it must not be empty", ["", np.str_("")]),
     "a path": (require_path, "it must be a path", ["", b"x", 3, None]),
     "an integer": (
         *(require_count, "^it must be an integer; got"),
@@ -53,38 +79,11 @@ def test_what_is_none_of_its_kind_is_refused_by_name(check, message, values):
             check("it", value)
 
 
-@pytest.mark.parametrize("kind", [str, np.str_])
-def test_a_text_of_any_class_is_taken_by_its_characters(kind):
-    texts = [
-        arguments.require_choice("mode", kind("a"), ("a", "b")),
-        arguments.require_text("mode", kind("a")),
-        str(require_path("mode", kind("a"))),
-    ]
-    assert [(type(each), each) for each in texts] == [(str, "a")] * 3
-    with pytest.raises(ValueError, match="mode must not be empty"):
-        arguments.require_text("mode", kind(""))
-
-
-@pytest.mark.parametrize("value", [3, np.uint64(3), np.array(3), tf.Tensor])
-def test_whatever_stands_for_an_integer_is_one(value):
-    if value is tf.Tensor:
-        value = tf.constant(3)  # not earlier: collecting tests must not start TensorFlow
-    count = require_count("steps", value)
-    assert (type(count), count) == (int, 3)
-
-
 @pytest.mark.parametrize("value", [0, 2**63, -(10**5000), 10**5000], ids=lambda value: value.bit_length())
 def test_integers_out_of_range_are_refused_however_long(value):
     with pytest.raises(ValueError, match=r"^steps must be at (least|most)") as info:
         require_count("steps", value)
     assert len(str(info.value)) < 300
-
-
-@pytest.mark.parametrize("value", [0.5, np.float16(0.5), np.array(0.5), Fraction(1, 2)])
-def test_whatever_stands_for_a_number_is_one(value):
-    real = arguments.require_real("share", value, minimum=0, maximum=1)
-    assert (type(real), real) == (float, 0.5)
-    assert arguments.require_real("share", math.inf, infinite=True) == math.inf
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e5m2", "float16", "float64", "int32", "bool"])
@@ -133,3 +132,29 @@ class Mute(Exception):
 def test_an_error_that_cannot_be_printed_is_told_by_its_class():
     assert error_text(KeyError("a")) == "KeyError: 'a'"
     assert error_text(Mute()) == "Mute: it cannot be printed"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3.0),
+        (tf.constant([1.5]), [1.5]),
+        (np.array([[1, 2]]), [[1.0, 2.0]]),
+        (np.bool_(True), 1.0),
+        (2**70, 2**70),
+        ("größer \udcff", "größer \udcff"),
+        (Path("a"), "PosixPath('a')"),
+        ({1, 2}, "{1, 2}"),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_whatever_stands_in_logs_can_be_sent(value, expected):
+    sent = json.loads(encoded([{"loss": 1.0, "odd": value}, True]))
+    assert sent == [{"loss": 1.0, "odd": expected}, True]
+
+
+def test_what_can_be_sent_in_no_way_keeps_nobody_waiting():
+    sent = json.loads(encoded({"odd": Unprintable(), (1, 2): 3.0, "loss": 1.0}))
+    assert sent.keys() == {"odd", "loss"}

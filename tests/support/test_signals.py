@@ -36,20 +36,12 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), signal.pthread_sigmask
 """
 
 
-def after_a_fork(*arguments):
-    process = subprocess.run(
-        [sys.executable, "-c", AT_THE_FORK, *arguments], capture_output=True, text=True, timeout=60
-    )
+@pytest.mark.parametrize(("arguments", "ends"), [([], "-15"), (["unregistered"], "0")], ids=["owned", "not"])
+def test_a_signal_that_comes_at_the_fork_finds_the_handlers_put_back_by_their_owner(arguments, ends):
+    command = [sys.executable, "-c", AT_THE_FORK, *arguments]
+    process = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert not process.stderr
-    return process.stdout.strip()
-
-
-def test_a_signal_that_comes_at_the_fork_finds_the_handlers_put_back():
-    assert after_a_fork() == "-15 set()"
-
-
-def test_without_an_owner_a_fork_is_as_ever():
-    assert after_a_fork("unregistered") == "0 set()"
+    assert process.stdout.strip() == f"{ends} set()"
 
 
 @pytest.fixture

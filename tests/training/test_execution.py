@@ -67,7 +67,7 @@ def test_in_memory_refuses_a_dataset():
         Trainer(perceptron(), execution=ExecutionPlan(loop="in_memory")).fit(data, verbose=0)
 
 
-def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
+def test_second_fit_traces_no_step_and_reads_the_new_arrays():
     traced = []
 
     class Counting(keras.Sequential):
@@ -89,10 +89,16 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays(monkeypatch):
     assert traced == []
     assert first != second
     assert second[0] == pytest.approx(np.log(4), rel=1e-5)
-    model.compile(keras.optimizers.SGD(0.0), networks.crossentropy())
-    trainer.fit(x, y, verbose=0)
-    assert traced
-    assert not set(map(id, loops_of(model))) & set(map(id, loops))
+    for anew in (
+        lambda: model.compile(keras.optimizers.SGD(0.0), networks.crossentropy()),
+        lambda: model.make_train_function(force=True),
+    ):
+        loops = loops_of(model)
+        traced.clear()
+        anew()
+        trainer.fit(x, y, verbose=0)
+        assert traced, "as Keras would"
+        assert not set(map(id, loops_of(model))) & set(map(id, loops))
 
 
 def loops_of(model):
@@ -135,28 +141,20 @@ def test_xla_is_not_chosen_where_it_changes_numbers_or_loses():
     assert "convolutions" in find_xla_obstacle(model, feed_for())
 
 
-def test_loops_that_are_kept_hold_no_data():
-    x, y = networks.arrays()
+@pytest.mark.parametrize("splits", ["auto", 2])
+def test_traces_that_are_kept_hold_no_data_and_no_trainer(splits, monkeypatch):
+    """Else a trainer's dataset, callbacks and processes would live as long as the model."""
     model, feeds = perceptron(), []
-    trainer = Trainer(model, execution=ExecutionPlan(batch_splits=2))
+    trainer = Trainer(model, execution=ExecutionPlan(batch_splits=splits))
 
     def make_noted(feed, step):
         feeds.append(weakref.ref(feed))
         return make_loop(feed, step)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(execution, "make_loop", make_noted)
-        trainer.fit(x, y, batch_size=32, verbose=0)
+    monkeypatch.setattr(execution, "make_loop", make_noted)
+    trainer.fit(*networks.arrays(), batch_size=32, verbose=0, validation_data=networks.arrays(50, 1))
     gc.collect()
     assert [feed() for feed in feeds] == [None]
-    assert loops_of(model)
-
-
-def test_traces_that_are_kept_hold_no_trainer():
-    """Else a trainer's dataset, callbacks and processes would live as long as the model."""
-    model = perceptron()
-    trainer = Trainer(model)
-    trainer.fit(*networks.arrays(), batch_size=32, verbose=0, validation_data=networks.arrays(50, 1))
     alive = weakref.ref(trainer)
     del trainer
     gc.collect()

@@ -12,11 +12,7 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._training import kernels
-from overlap_train._training.kernels import (
-    find_kernels,
-    fused_batch_normalization,
-    has_slow_gradient,
-)
+from overlap_train._training.kernels import find_kernels, fused_batch_normalization, has_slow_gradient
 from overlap_train.conv import library
 from tests import networks
 
@@ -251,7 +247,6 @@ ADAMS = {
 @pytest.mark.nightly
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("name", ADAMS)
-@pytest.mark.by_default("adamw-True")
 def test_training_with_fused_adam_is_that_of_keras(name, scaled):
     def make():
         return keras.optimizers.LossScaleOptimizer(ADAMS[name]()) if scaled else ADAMS[name]()
@@ -282,7 +277,6 @@ def deep(layers=13):
 
 
 @pytest.mark.nightly
-@pytest.mark.by_default("13-1")
 @pytest.mark.default_options
 @pytest.mark.parametrize(("layers", "epochs"), [(4, 34), (13, 1)])
 def test_long_runs_and_models_of_many_parts_train_on_the_faster_operations(monkeypatch, layers, epochs):
@@ -295,7 +289,6 @@ def test_long_runs_and_models_of_many_parts_train_on_the_faster_operations(monke
 
 
 @pytest.mark.nightly
-@pytest.mark.by_default("short")
 @pytest.mark.default_options
 @pytest.mark.parametrize(
     ("layers", "plan"), [(4, ExecutionPlan()), (13, ExecutionPlan(kernels="keras"))], ids=["short", "asked"]

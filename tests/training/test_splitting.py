@@ -191,6 +191,22 @@ def assert_split_equals_keras(make, x, y, *, rtol=1e-5, splits=3, **arguments):
     networks.assert_same_weights(actual, expected, rtol=rtol)
 
 
+def saturated(heads, **options):
+    """Outputs of which many are rounded to 0 or 1, with a rate small enough to stay so, and scaled losses."""
+
+    def make():
+        keras.utils.set_random_seed(7)
+        inputs = keras.Input((12,))
+        outputs = [keras.layers.Softmax(name=f"{n}")(keras.layers.Dense(3)(inputs)) for n in range(heads)]
+        model = keras.Model(inputs, outputs if heads > 1 else outputs[0])
+        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
+        loss = keras.losses.SparseCategoricalCrossentropy(**options)
+        model.compile(scaled, [loss] * heads if heads > 1 else loss)
+        return model
+
+    return make
+
+
 X, Y = networks.arrays(120)
 TOKENS = np.random.default_rng(0).integers(0, 20, (32, 6))
 SPARSE = functools.partial(keras.losses.SparseCategoricalCrossentropy, from_logits=True)
@@ -247,6 +263,9 @@ EQUAL = {
         sequence(dense(1, activation=tf.nn.sigmoid), loss=SUMMED, rate=1e-4),
         *(100 * X, (Y % 2)[:, None].astype("float32"), {}),
     ),
+    "saturated softmax, parts apart": (saturated(1), 30 * X, Y % 3, {}),
+    "saturated softmax, two outputs": (saturated(2), 30 * X, [Y % 3, (Y + 1) % 3], {}),
+    "saturated softmax, a sum": (saturated(1, reduction="sum"), 30 * X, Y % 3, {}),
 }
 
 
@@ -292,35 +311,6 @@ def test_one_label_for_all_rows_is_not_lost():
     trainer = Trainer(with_loss("mean_squared_error")(), execution=ExecutionPlan(batch_splits=2))
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"Expected (begin|size)\[0\] in"):
         trainer.fit(data, verbose=0)
-
-
-def saturated(heads, **options):
-    """Outputs of which many are rounded to 0 or 1, with a learning rate small enough to stay so."""
-
-    def make():
-        keras.utils.set_random_seed(7)
-        inputs = keras.Input((12,))
-        outputs = [keras.layers.Softmax(name=f"{n}")(keras.layers.Dense(3)(inputs)) for n in range(heads)]
-        model = keras.Model(inputs, outputs if heads > 1 else outputs[0])
-        scaled = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1e-3), initial_scale=64.0)
-        loss = keras.losses.SparseCategoricalCrossentropy(**options)
-        model.compile(scaled, [loss] * heads if heads > 1 else loss)
-        return model
-
-    return make
-
-
-SATURATED = {"parts apart": (1, {}), "two outputs": (2, {}), "a sum": (1, {"reduction": "sum"})}
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize(("heads", "options"), SATURATED.values(), ids=SATURATED)
-@pytest.mark.by_default("two outputs")
-def test_a_saturated_softmax_and_loss_scaling_equal_keras(heads, options):
-    """Keras takes the logits from under the activation: from probabilities there would be no gradient."""
-    x, y = networks.arrays(204)
-    labels = [y % 3, (y + 1) % 3] if heads > 1 else y % 3
-    assert_split_equals_keras(saturated(heads, **options), 30 * x, labels, batch_size=68)
 
 
 @pytest.mark.parametrize(("loss", "apart"), [("mean_squared_error", True), ("dice", False)])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from tests.training.replicas.two_cpus import STRATEGY, on_two  # isort: skip  # before anything starts TensorFlow
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
@@ -14,25 +16,26 @@ import tensorflow as tf
 
 from overlap_train import Trainer
 from tests.networks import (
-    CLASSES,
-    FEATURES,
+    ROWS,
     VALIDATION_ROWS,
     Buckets,
     arrays,
     assert_same_history,
     assert_same_weights,
     crossentropy,
+    linear,
     looking_up,
     sequential,
 )
 
 
-def fit_both(build, *data, **arguments):
+def fit_both(build, make_data=arrays, *, scope=contextlib.nullcontext, **arguments):
     """Fits with Keras on one device and with us on two, and compares everything."""
     arguments = {"batch_size": 32, "epochs": 2, "verbose": 0} | arguments
     expected, actual = build(), on_two(build)()
-    expected.fit(*data, **arguments)
-    Trainer(actual).fit(*data, **arguments)
+    expected.fit(*make_data(), **arguments)
+    with scope():
+        Trainer(actual).fit(*make_data(), **arguments)
     assert_same_history(actual.history.history, expected.history.history)
     assert actual.history.epoch == expected.history.epoch
     assert_same_weights(actual, expected)
@@ -43,14 +46,9 @@ def fit_both(build, *data, **arguments):
 
 def test_tf_data_with_batches_of_an_unknown_size_and_a_single_last_row():
     def data():
-        return tf.data.Dataset.from_tensor_slices(arrays(65)).shuffle(65, seed=3).batch(16)
+        return (tf.data.Dataset.from_tensor_slices(arrays(65)).shuffle(65, seed=3).batch(16),)
 
-    expected, actual = sequential(), on_two(sequential)()
-    arguments = dict(epochs=3, shuffle=False, validation_data=arrays(40, 1), verbose=0)
-    expected.fit(data(), **arguments)
-    Trainer(actual).fit(data(), **arguments)
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+    fit_both(sequential, data, batch_size=None, epochs=3, shuffle=False, validation_data=arrays(40, 1))
 
 
 def test_a_loss_that_is_a_mean_by_weights():
@@ -61,34 +59,22 @@ def test_a_loss_that_is_a_mean_by_weights():
         model.compile(keras.optimizers.SGD(1e-3), loss)
         return model
 
-    x, y = arrays()
-    fit_both(build, x, y, sample_weight=np.linspace(0, 2, len(x)).astype("float32"), batch_size=50)
+    fit_both(build, sample_weight=np.linspace(0, 2, ROWS).astype("float32"), batch_size=50)
 
 
 # Building inside and training outside is what the other cases do.
 @pytest.mark.nightly
 def test_inside_the_scope_and_out_of_it():
-    expected, actual = sequential(), on_two(sequential)()
-    arguments = dict(epochs=2, validation_data=arrays(40, 1), verbose=0)
-    expected.fit(*arrays(), **arguments)
-    with STRATEGY.scope():
-        Trainer(actual).fit(*arrays(), **arguments)
-    assert_same_history(actual.history.history, expected.history.history)
-    assert_same_weights(actual, expected)
+    fit_both(sequential, scope=STRATEGY.scope, validation_data=arrays(40, 1))
 
 
 def normalised():
-    keras.utils.set_random_seed(7)
-    layers = [
-        keras.Input((FEATURES,)),
-        keras.layers.Dense(16, activity_regularizer="l2"),
-        keras.layers.BatchNormalization(),
-        keras.layers.Dropout(0.25),
-        keras.layers.Dense(CLASSES),
-    ]
-    model = keras.Sequential(layers)
-    model.compile("sgd", crossentropy(), metrics=["accuracy"])
-    return model
+    return linear(
+        lambda: keras.layers.Dense(16, activity_regularizer="l2"),
+        keras.layers.BatchNormalization,
+        lambda: keras.layers.Dropout(0.25),
+        metrics=["accuracy"],
+    )
 
 
 def test_batch_normalization_takes_the_statistics_of_each_replicas_rows():
@@ -127,8 +113,8 @@ def tied():
 
 def test_a_sparse_gradient_and_a_dense_one_of_one_variable_and_an_uneven_last_batch():
     """Keras squares the rows of a word one by one: the gradient stays sparse and keeps their order."""
-    fit_both(tied, *arrays(), validation_data=arrays(VALIDATION_ROWS, 1), shuffle=False)
-    fit_both(tied, *arrays(), epochs=1)  # in the same process
+    fit_both(tied, validation_data=arrays(VALIDATION_ROWS, 1), shuffle=False)
+    fit_both(tied, epochs=1)  # in the same process
 
 
 def test_two_strategies_in_one_process():

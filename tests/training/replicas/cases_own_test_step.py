@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy
+from tests.networks import CLASSES, FEATURES, arrays, assert_same_history, crossentropy, linear
 
 X, Y = arrays(64)
 VALIDATION = arrays(44, 1)  # the last batch is shorter
@@ -107,13 +107,7 @@ def test_keras_s_own_step_stays_beside_the_training():
         def compute_loss(self, *args, **options):
             return 2 * super().compute_loss(*args, **options)
 
-    def make():
-        keras.utils.set_random_seed(1)
-        model = Doubling([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-        model.compile("sgd", crossentropy())
-        return model
-
-    expected, actual = make(), on_two(make)()
+    expected, actual = linear(kind=Doubling), on_two(lambda: linear(kind=Doubling))()
     trainer = Trainer(actual)
     assert_same_history(fitted(trainer.fit, VALIDATION), fitted(expected.fit, VALIDATION))
     assert not any("in step" in message for message in trainer.messages)

@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy, sequential
+from tests.networks import CLASSES, FEATURES, arrays, crossentropy, linear, sequential
 
 
 def refuses(model, message, plan=None, **arguments):
@@ -17,8 +17,19 @@ def refuses(model, message, plan=None, **arguments):
         Trainer(model, execution=plan).fit(*arrays(), verbose=0, **arguments)
 
 
-def mirrored(model=sequential):
-    return on_two(model)()
+def mirrored(build=sequential):
+    return on_two(build)()
+
+
+def trainer_within(strategy, model):
+    with strategy.scope():
+        return Trainer(model)
+
+
+def with_a_layer_from_outside():
+    outside = keras.layers.Dense(CLASSES)
+    outside.build((None, FEATURES))
+    return mirrored(lambda: linear(lambda: outside))
 
 
 # What is made, in the scope of which strategy, and what that says.
@@ -42,6 +53,15 @@ REFUSED = {
         ),
         "CentralStorageStrategy is not supported; pass a tf.distribute.Mir",
     ),
+    "a model from outside, in a scope": (
+        lambda: trainer_within(STRATEGY, sequential()),
+        "was not made in the scope of the Mirrored",
+    ),
+    "in the scope of another strategy": (
+        lambda: trainer_within(tf.distribute.OneDeviceStrategy("CPU:1"), mirrored()),
+        "outside it",
+    ),
+    "a layer from outside": (lambda: Trainer(with_a_layer_from_outside()), "all its layers included"),
 }
 
 
@@ -51,41 +71,14 @@ def test_a_strategy_that_cannot_train_the_model(make, message):
         make()
 
 
-@pytest.mark.parametrize(
-    ("strategy", "make", "message"),
-    [
-        (STRATEGY, sequential, "was not made in the scope of the Mirrored"),
-        (tf.distribute.OneDeviceStrategy("CPU:1"), mirrored, "outside it"),
-    ],
-    ids=["a model from outside", "of another strategy"],
-)
-def test_a_trainer_in_a_scope(strategy, make, message):
-    model = make()
-    with strategy.scope(), pytest.raises(ValueError, match=message):
-        Trainer(model)
-
-
-def test_a_layer_from_outside_the_scope():
-    outside = keras.layers.Dense(CLASSES)
-    outside.build((None, FEATURES))
-
-    def build():
-        model = keras.Sequential([keras.Input((FEATURES,)), outside])
-        model.compile("sgd", crossentropy())
-        return model
-
-    with pytest.raises(ValueError, match="all its layers included"):
-        Trainer(on_two(build)())
-
-
 def test_an_optimizer_from_outside_the_scope():
-    model = on_two(sequential)()
+    model = mirrored()
     model.compile(keras.optimizers.SGD(), crossentropy())
     refuses(model, "the optimizer SGD of the model 'sequential' was not made in the scope")
 
 
 def test_a_batch_that_is_smaller_than_the_replicas_are_many():
-    refuses(on_two(sequential)(), "batch_size is 1, and 2 replicas are to share each batch", batch_size=1)
+    refuses(mirrored(), "batch_size is 1, and 2 replicas are to share each batch", batch_size=1)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +110,7 @@ def test_an_output_that_has_no_rows():
         model.compile("sgd", lambda y, p: p)
         return model
 
-    refuses(on_two(build)(), "without a row for each row of the inputs")
+    refuses(mirrored(build), "without a row for each row of the inputs")
 
 
 def test_a_device_that_is_not_there():
@@ -136,9 +129,7 @@ def test_a_collective_that_fails_says_that_the_process_must_be_started_anew():
             context.all_reduce(tf.distribute.ReduceOp.SUM, tf.zeros([lengths]))
             return super().train_step(data)
 
-    with STRATEGY.scope():
-        model = Sending([keras.Input((FEATURES,)), keras.layers.Dense(CLASSES)])
-        model.compile("sgd", crossentropy())
+    model = mirrored(lambda: linear(kind=Sending))
     with pytest.raises(tf.errors.OpError) as raised:
         Trainer(model).fit(*arrays(64), batch_size=32, epochs=8, verbose=0)
     assert any("Start the program anew" in note for note in raised.value.__notes__)

@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
-from tests.networks import arrays, crossentropy
+from tests.networks import arrays, linear
 from tests.test_no_leak import graphs
 
 X, Y = arrays(68)
@@ -20,14 +20,13 @@ STRATEGIES = {
 }
 
 
+def hidden():
+    return keras.layers.Dense(16, activation="relu")
+
+
 def network(strategy=None, **options):
     with strategy.scope() if strategy is not None else contextlib.nullcontext():
-        keras.utils.set_random_seed(3)
-        model = keras.Sequential(
-            [keras.Input((12,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(4)]
-        )
-        model.compile("adam", crossentropy(), metrics=["accuracy"], **options)
-    return model
+        return linear(hidden, optimizer="adam", metrics=["accuracy"], **options)
 
 
 def trained(model, plan, data="arrays"):
@@ -56,7 +55,6 @@ def trained(model, plan, data="arrays"):
     ],
     ids=["one", "auto", "jit", "compiled", "6 splits"],
 )
-@pytest.mark.by_default("auto")
 def test_numbers_are_those_without_a_strategy(strategy, data, plan, options):
     history, weights = trained(network(STRATEGIES[strategy], **options), plan, data)
     expected, expected_weights = trained(network(**options), plan, data)
@@ -84,30 +82,24 @@ PIPELINES = {
 }
 
 
-def fitted_twice(strategy, fit, evaluate, make, **lengths):
+def fitted_twice(strategy, wrap, make, **lengths):
     """Returns what two trainings and an evaluation behind each show, on the same two data objects."""
     model, train, validation = network(strategy), make(), make()
     shown = []
     for _ in range(2):
-        history = fit(model)(train, epochs=2, verbose=0, validation_data=validation, **lengths)
+        history = wrap(model).fit(train, epochs=2, verbose=0, validation_data=validation, **lengths)
         shown += [history.history["loss"], history.history["val_loss"]]
-        shown.append(evaluate(model)(validation, verbose=0, steps=3))
+        shown.append(wrap(model).evaluate(validation, verbose=0, steps=3))
     return shown, model.get_weights()
-
-
-def by_keras_and_by_trainer(strategy, make, **lengths):
-    theirs = fitted_twice(strategy, lambda m: m.fit, lambda m: m.evaluate, make, **lengths)
-    ours = fitted_twice(strategy, lambda m: Trainer(m).fit, lambda m: Trainer(m).evaluate, make, **lengths)
-    return ours, theirs
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("lengths", [{}, {"steps_per_epoch": 2, "validation_steps": 2}], ids=["all", "steps"])
 @pytest.mark.parametrize("make", PIPELINES.values(), ids=PIPELINES)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.by_default("OneDeviceStrategy-shuffled-all")
 def test_orders_are_drawn_behind_the_batches_at_which_keras_looks(strategy, make, lengths):
-    ours, theirs = by_keras_and_by_trainer(STRATEGIES[strategy], make, **lengths)
+    theirs = fitted_twice(STRATEGIES[strategy], lambda model: model, make, **lengths)
+    ours = fitted_twice(STRATEGIES[strategy], Trainer, make, **lengths)
     for mine, expected in zip(ours[0] + ours[1], theirs[0] + theirs[1], strict=True):
         np.testing.assert_allclose(mine, expected, rtol=1e-5, atol=1e-7)
 

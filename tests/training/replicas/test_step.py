@@ -52,14 +52,11 @@ def run_cases(name: str, *options: str) -> None:
     interpreters.run(command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, check=True)
 
 
+FILES = [f"cases_{name}.py" for name in ("numbers", "whole_fit", "refusals", "differential", "own_test_step")]
+
+
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("cases_numbers.py", "cases_whole_fit.py"),
-        *("cases_refusals.py", "cases_differential.py", "cases_own_test_step.py"),
-    ],
-)
+@pytest.mark.parametrize("name", FILES)
 # Random runs are nightly: what they combine is in the other files.
 @pytest.mark.by_default("cases_refusals.py")
 def test_two_logical_cpus(name):
@@ -68,12 +65,6 @@ def test_two_logical_cpus(name):
 
 @pytest.mark.nightly
 @pytest.mark.timeout(7200)
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("cases_numbers.py", "cases_whole_fit.py", "cases_differential.py"),
-        "cases_own_test_step.py",
-    ],
-)
+@pytest.mark.parametrize("name", [name for name in FILES if name != "cases_refusals.py"])
 def test_two_logical_cpus_nightly(name):
     run_cases(name, "-m", "nightly")
