@@ -93,13 +93,16 @@ def test_epochs_that_are_rolled_back_end_running_ahead():
     assert message.startswith(first)
 
 
-def test_a_training_that_was_stopped_inside_its_last_epoch_waits_for_no_core(monkeypatch):
+@pytest.mark.parametrize(("callbacks", "epochs"), [([StopsAtBatch(0)], 9), ([], 1)])
+def test_a_training_that_ends_or_was_stopped_inside_an_epoch_waits_for_no_core(
+    monkeypatch, callbacks, epochs
+):
     """Nothing is trained any more that a validation could slow down."""
     monkeypatch.setattr(IdleCores, "left", property(lambda _: 0.1))
     monkeypatch.setattr(Deliveries, "ready", lambda _: False)
     policy = ValidationPolicy(workers=1, on_change="continue")
     trainer = Trainer(sequential(), validation=policy, execution=ExecutionPlan(batch_splits=1))
-    trainer.fit(*arrays(), epochs=9, validation_data=arrays(40, 1), verbose=0, callbacks=[StopsAtBatch(0)])
+    trainer.fit(*arrays(), epochs=epochs, validation_data=arrays(40, 1), verbose=0, callbacks=callbacks)
     assert not [message for message in trainer.messages if "of a core idle" in message]
 
 
