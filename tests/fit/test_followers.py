@@ -119,27 +119,22 @@ def test_what_a_hook_of_the_chief_raises_ends_all(places):
     assert "the chief has failed: KeyError: 'of mine'" in str(other)
 
 
-def delivered(places, *, on_change="rollback", stop=False, trained_on=True, adds=False):
+def delivered(places, on_change):
     """Delivers an epoch on two hosts, whose training has gone on to a kernel of 9; returns the outcomes."""
-
-    def add(epoch, logs):
-        logs["extra"] = 4.0
 
     def work(host):
         place = places[host.index]
-        listed = [Sets(stop), *([kc.LambdaCallback(on_epoch_end=add)] if adds else [])]
-        _, delivery = place.together(host, *([] if host.index else listed), on_change=on_change)
+        _, delivery = place.together(host, *([] if host.index else [Sets()]), on_change=on_change)
         snapshot = place.snapshot()
-        if trained_on:
-            place.set(9.0)
-        return delivery.deliver(snapshot, {"loss": 2.0}, RESULTS, stops=False, trained_on=trained_on)
+        place.set(9.0)
+        return delivery.deliver(snapshot, {"loss": 2.0}, RESULTS, stops=False, trained_on=True)
 
     return on_hosts(work)
 
 
 @pytest.mark.parametrize("on_change", ["rollback", "continue"])
 def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
-    outcomes = own, other = delivered(places, on_change=on_change)
+    outcomes = own, other = delivered(places, on_change)
     rolled_back = on_change == "rollback"
     assert own.rolled_back is other.rolled_back is rolled_back
     assert (own.reason, own.stop, own.logs) == (other.reason, other.stop, other.logs)
@@ -149,7 +144,7 @@ def test_an_epochs_end_changes_the_same_everywhere(places, on_change):
         assert float(outcome.values.trainable[0].numpy().item()) == 1.0, "as the chief's callbacks left it"
 
 
-def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
+def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief_also_in_a_last_epoch(places):
     class Swaps(kc.Callback):
         def on_test_begin(self, logs=None):
             self.model.layers[-1].kernel.assign([[3.0]])
@@ -157,10 +152,10 @@ def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places
     def work(host):
         place = places[host.index]
         _, delivery = place.together(host, *([] if host.index else [Swaps()]))
-        return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=False, trained_on=False)
+        return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=True, trained_on=False)
 
     for outcome, place in zip(on_hosts(work), places, strict=True):
-        assert outcome.logs["val_loss"] == 0.25
+        assert (outcome.logs["val_loss"], outcome.stop) == (0.25, True)
         assert place.kernel == 3.0
 
 
