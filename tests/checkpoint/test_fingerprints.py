@@ -315,6 +315,7 @@ def captured(x):
         ((X, None), (X,), True),
         ((np.array(["a", "b"], object),), (np.array(["a", "c"], object),), False),
         ((np.array([object()]),), (np.array([object()]),), True),
+        ((np.array([object()]),), (np.array([None]),), False),
         *((dataset(), other, False) for other in (dataset(X + 1), dataset(size=3), dataset().take(2))),
         (dataset(), dataset(), True),
         (captured(X), captured(X + 1), True),  # what a function captures is not looked for

@@ -382,7 +382,7 @@ def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
     old = {entry.run for entry in files(tmp_path)}
     directory = RunDirectory(tmp_path)
     for entry in files(tmp_path, "result")[1:]:
-        directory.remove(entry)  # as if it had been killed sooner
+        directory.remove(entry, entry)  # as if it had been killed sooner; one may be gone
     (directory.path / ".weights-000009-epoch-000000-a-0123456789abcdef.otck").write_bytes(b"half")
     # The first evaluator may come before the new run, and then evaluates what the old one has kept.
     with evaluating(tmp_path, CLEAN, times=2) as results:
