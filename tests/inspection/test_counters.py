@@ -137,9 +137,8 @@ IN_STEP = {
 }
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("case", IN_STEP)
-@pytest.mark.by_default("drawn anew")
+@pytest.mark.by_default("batches are listened to")
 def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
     compared(MODELS["lstm"], overlaps=False, **IN_STEP[case])
 
