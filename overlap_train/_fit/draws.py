@@ -236,5 +236,4 @@ def _python_in(data: Any) -> list[Any]:
     if isinstance(data, tf.data.Dataset):
         return python_functions(data) if calls_python(data) else []
     arrays = (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict, type(None))
-    dense = isinstance(data, arrays) or hasattr(data, "__array__") or hasattr(data, "iloc")
-    return [] if dense else [data]
+    return [] if isinstance(data, arrays) or hasattr(data, "__array__") else [data]
