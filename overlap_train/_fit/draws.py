@@ -122,6 +122,14 @@ def _drawing_with_training(
             yield Reason.of("data-shared", cause)
 
 
+def reads(model: keras.Model, callback: keras.callbacks.Callback) -> bool:
+    """Whether a model's Python may read what a callback notes in itself."""
+    try:
+        return reaches([model], [callback, vars(callback)]) is not None
+    except Unclear:
+        return True
+
+
 def _may_move(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go back, or end it."""
     if isinstance(callback, keras.callbacks.EarlyStopping):

@@ -171,6 +171,12 @@ def test_what_on_test_begin_notes_for_itself_is_seen_by_a_model_that_reads_the_c
     expected, actual, _ = in_turn(lambda it: it.evaluate(X, Y, verbose=0, callbacks=[callback]), build)
     assert actual == pytest.approx(expected, rel=1e-5)
 
+    def fit(trained):
+        return trained.fit(X, Y, callbacks=[callback], epochs=2, **ARGUMENTS).history
+
+    expected, actual, _ = in_turn(fit, build, ALWAYS)
+    assert_alike(actual, expected)
+
 
 def test_what_a_hook_of_a_batch_sets_is_seen_in_a_fit_that_may_be_resumed(table, change, tmp_path):
     def run(trained):
