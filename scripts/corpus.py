@@ -10,11 +10,15 @@ not train, that fail by Keras too, or that do what Keras cannot do are listed, a
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
+import tokenize
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +26,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 EQUAL, UNEQUAL, NOTHING = "equal", "differs", "-"
+
+# Of a notebook: what runs the Python behind it, with options; what loses a fit if it is dropped; its head,
+# with the names that Jupyter gives.
+RUNS_PYTHON = re.compile(r"%%?(?:time|timeit|prun|memit)\b(?:[ \t]+--?[A-Za-z][\w-]*(?:[ \t]+\d+)?)*[ \t]*")
+HAS_FIT = re.compile(r"\.(?:fit|evaluate)\(|%run\b")
+HEAD = "display = print\nget_ipython = lambda: None\n"
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,7 @@ def verify(program: Path, options: argparse.Namespace) -> Result:
     with tempfile.TemporaryDirectory(prefix="overlap-train-") as directory:
         script = program.resolve()
         if program.suffix == ".ipynb":
-            script = Path(directory, f"{program.stem}.py")
+            script = Path(directory, f"{program.name}.py")  # which hides no module, as `keras.py` would
             script.write_text(code_of(program), encoding="utf-8")
         command = [sys.executable, "-m", "overlap_train.cli", "verify", "--json"]
         command += [f"--epochs={options.epochs}", f"--batches={options.batches}", str(script)]
@@ -95,13 +105,70 @@ def verify(program: Path, options: argparse.Namespace) -> Result:
 
 
 def code_of(notebook: Path) -> str:
-    """Return the code of a notebook without its commands for the shell and for Jupyter."""
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
-    lines = [line for cell in cells if cell["cell_type"] == "code" for line in [*cell["source"], "\n"]]
-    text = "".join(line if line.endswith("\n") else f"{line}\n" for line in lines)
-    return "".join(
-        line for line in text.splitlines(keepends=True) if not line.lstrip().startswith(("%", "!"))
-    )
+    """Return the Python of a notebook; what is for the shell or for Jupyter does nothing."""
+    content = json.loads(notebook.read_text(encoding="utf-8-sig"))
+    if not isinstance(content, dict) or "cells" not in content:
+        raise ValueError("it has no cells, or is of an older version than 4")
+    cells = ["".join(cell["source"]) for cell in content["cells"] if cell["cell_type"] == "code"]
+    text = "".join(f"{python_of(cell)}\n\n" for cell in cells)
+    future = re.compile(r"^from __future__ import .*\n", re.M)  # which has to be at the beginning
+    return "".join(future.findall(text)) + HEAD + future.sub("", text)
+
+
+def python_of(cell: str) -> str:
+    """Return a cell's Python, with `pass` in the places of commands.
+
+    The statement of `%time` stays, and so does the cell of `%%time` or `%%capture`.
+    """
+    if magic := re.match(r"\s*%%(\S*)[ \t]*(.*)\n?", cell):
+        body = cell[magic.end() :]
+        if RUNS_PYTHON.match(magic[0].lstrip()):
+            return python_of(f"{RUNS_PYTHON.sub('', magic[0].lstrip(), count=1)}\n{body}")
+        if magic[1] == "capture":
+            return python_of(body)
+        if magic[1] in ("writefile", "file"):
+            mode = "a" if magic[2].startswith("-a ") else "w"
+            return f"open({magic[2].removeprefix('-a ').strip()!r}, {mode!r}).write({body!r})"
+        return _dropped(cell)
+    while (found := _command(cell)) is not None:
+        start, replacement = found
+        command = re.findall(r"(?:.*\\\n)*.*", cell[start:])[0]
+        python = RUNS_PYTHON.sub("", command, count=1) if RUNS_PYTHON.match(command) else ""
+        cell = cell[:start] + (python or _dropped(command, replacement)) + cell[start + len(command) :]
+    return cell
+
+
+def _dropped(command: str, replacement: str = "pass") -> str:
+    """Return what stands in the place of a command; raise ValueError if a fit would be lost."""
+    if HAS_FIT.search(command):
+        raise ValueError(f"what `{command.strip().splitlines()[0]}` runs is not run here")
+    return replacement
+
+
+def _command(text: str) -> tuple[int, str] | None:
+    """Return where the first command begins, and what can stand in its place; None if there is none.
+
+    Commands are `%x`, `!x` and `?x` where a statement begins, `y = %x` and `y = !x`, and `x?`.
+    """
+    starts = [0, *(match.end() for match in re.finditer("\n", text))]
+    statement: list[tokenize.TokenInfo] = []
+    depth = 0  # of brackets
+    # The tokens behind a command, which are none of Python's, may be an error.
+    with contextlib.suppress(tokenize.TokenError, SyntaxError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            sign = token.string if token.type in (tokenize.OP, tokenize.ERRORTOKEN) else ""
+            if token.type == tokenize.NEWLINE:
+                statement = []
+            elif token.string.strip() and token.type != tokenize.COMMENT:
+                statement.append(token)
+                depth += (sign in ("(", "[", "{")) - (sign in (")", "]", "}"))
+                row, column = statement[0 if sign == "?" else -1].start
+                start = starts[row - 1] + column
+                if sign == "?" or (sign in ("%", "!") and len(statement) == 1):
+                    return start, "pass"
+                if sign in ("%", "!") and depth == 0 and statement[-2].string == "=":
+                    return start, "[]"
+    return None
 
 
 if __name__ == "__main__":

@@ -75,12 +75,39 @@ def test_a_folder_without_programs_is_refused(tmp_path, capsys):
     assert "there are no programs in" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("cell", "python"),
+    [
+        ("%matplotlib inline\nx = 1\n!ls 'it", "pass\nx = 1\npass"),
+        ("try:\n  %pip install \\\n keras\nexcept OSError:\n  !ls", "try:\n  pass\nexcept OSError:\n  pass"),
+        ("files = !ls\nmodel.fit?\n?model", "files = []\npass\npass"),
+        ("%%bash\nls -l", "pass"),
+        ("%%writefile a.py\nx = 1\n", "open('a.py', 'w').write('x = 1\\n')"),
+        ("%time h = model.fit(x)\nh = %timeit -n 1 -r1 f(x)", "h = model.fit(x)\nh = f(x)"),
+        ("%%time\n%%capture out\nmodel.fit(x)\n%ls", "model.fit(x)\npass"),
+        *(
+            (python, python)
+            for python in ("print('%d'\n  % x)", "t = '''\n%d\n!\nx?\n'''", "f'({x=!r}?'", "x \\\n% 2")
+        ),
+    ],
+)
+def test_commands_of_a_cell_do_nothing(cell, python):
+    assert CORPUS["python_of"](cell).strip() == python
+
+
+@pytest.mark.parametrize("cell", ["%%python\nmodel.fit(x)", "%run train.py", "!python -c 'model.fit(x)'"])
+def test_a_fit_that_would_be_lost_is_said(cell):
+    with pytest.raises(ValueError, match="is not run here"):
+        CORPUS["python_of"](cell)
+
+
 def test_of_a_notebook_the_code_is_run(tmp_path):
     cells = [
         {"cell_type": "markdown", "source": ["# Digits"]},
-        {"cell_type": "code", "source": ["%matplotlib inline\n", "x = 1\n", "!ls"]},
-        {"cell_type": "code", "source": ["y = 2"]},
+        {"cell_type": "code", "source": ["!ls\n", "from __future__ import annotations\n", "x = 1"]},
+        {"cell_type": "code", "source": "display(x)\n%cd a"},
     ]
-    notebook = tmp_path / "digits.ipynb"
-    notebook.write_text(json.dumps({"cells": cells}))
-    assert CORPUS["code_of"](notebook).split() == ["x", "=", "1", "y", "=", "2"]
+    (tmp_path / "digits.ipynb").write_text(json.dumps({"cells": cells}))
+    code = CORPUS["code_of"](tmp_path / "digits.ipynb")
+    assert code.split("None\n")[1].split() == ["pass", "x", "=", "1", "display(x)", "pass"]
+    compile(code, "digits", "exec")
