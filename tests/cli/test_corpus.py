@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,36 @@ def test_of_a_notebook_the_code_is_run(tmp_path):
     code = CORPUS["code_of"](tmp_path / "digits.ipynb")
     assert code.split("None\n")[1].split() == ["pass", "x", "=", "1", "display(x)", "pass"]
     compile(code, "digits", "exec")
+
+
+# What `overlap-train verify` does, and its row; "S" is a sleep that has lost its parent.
+ROWS = {
+    "- has not called fit or evaluate": 'echo "$V: $7 has not called fit or evaluate" >&2; exit 2',
+    "cannot be told: fails by Keras too: a / b": 'echo "$V: $7 fails by Keras too: a | b" >&2; S',
+    "cannot be told: ended with 3": "exit 3",
+    "cannot be told: took longer than 2 s": "S; sleep 600",
+}
+
+
+def test_each_program_is_a_row_and_all_that_it_started_ends(tmp_path, capsys, monkeypatch):
+    for number, does in enumerate(ROWS.values()):
+        (tmp_path / f"{number}.py").write_text(
+            does.replace("S", f"(sleep 600 & echo $! >> {tmp_path}/sleeps)")
+        )
+    for name, content in {"empty": "", "third": json.dumps({"worksheets": []})}.items():
+        (tmp_path / f"{name}.ipynb").write_text(content)
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/bash\nV="overlap-train verify"\necho $TMPDIR >> {tmp_path}/directories\n. "${{@: -1}}"\n'
+    )
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert CORPUS["main"]([str(tmp_path), "--timeout=2"]) == 1
+    texts = [text for text, _ in rows(capsys.readouterr().out).values()]
+    assert texts[:4] == list(ROWS)
+    assert all(text.startswith("cannot be told: no notebook") for text in texts[4:])
+    assert len(texts) == 6
+    directories, sleeps = ((tmp_path / name).read_text().split() for name in ("directories", "sleeps"))
+    assert (len(directories), len(sleeps)) == (4, 2)
+    left = [*directories, *(f"/proc/{pid}/exe" for pid in sleeps)]
+    assert not any(map(os.path.exists, left))
