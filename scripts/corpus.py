@@ -33,11 +33,11 @@ ROOT = Path(__file__).resolve().parents[1]
 EQUAL, UNEQUAL, UNTOLD, NOTHING = "equal", "different", "cannot be told", "-"
 SAYS_NOTHING = ("has not called fit or evaluate", "cannot be run by Keras")  # of `overlap-train verify`
 
-# Of a notebook: what runs the Python behind it, with options; what loses a fit if it is dropped; its head,
-# with the names that Jupyter gives.
+# Of notebooks.
 RUNS_PYTHON = re.compile(r"%%?(?:time|timeit|prun|memit)\b(?:[ \t]+--?[A-Za-z][\w-]*(?:[ \t]+\d+)?)*[ \t]*")
+WITHOUT_SIGN = re.compile(r"(?:cd|conda|ls|mkdir|pip|rm)[ \t]+(?:-\w|/\w|[\w.~])")  # a command, too
 HAS_FIT = re.compile(r"\.(?:fit|evaluate)\(|%run\b")
-HEAD = "display = print\nget_ipython = lambda: None\n"
+HEAD = "display = print\nget_ipython = lambda: None\n"  # names that Jupyter gives
 
 
 @dataclass(frozen=True)
@@ -170,10 +170,13 @@ def python_of(cell: str) -> str:
 
     The statement of `%time` stays, and so does the cell of `%%time` or `%%capture`.
     """
-    if magic := re.match(r"\s*%%(\S*)[ \t]*(.*)\n?", cell):
+    cell = re.sub(r"\A(?:[ \t]*\n)+", "", cell)
+    indent = cell[: -len(cell.lstrip(" \t")) or None]  # of its first line, which Jupyter takes from all
+    cell = re.sub(f"^{indent}", "", cell, flags=re.M)
+    if magic := re.match(r"%%(\S*)[ \t]*(.*)\n?", cell):
         body = cell[magic.end() :]
-        if RUNS_PYTHON.match(magic[0].lstrip()):
-            return python_of(f"{RUNS_PYTHON.sub('', magic[0].lstrip(), count=1)}\n{body}")
+        if RUNS_PYTHON.match(magic[0]):
+            return python_of(f"{RUNS_PYTHON.sub('', magic[0], count=1)}\n{body}")
         if magic[1] == "capture":
             return python_of(body)
         if magic[1] in ("writefile", "file"):
@@ -198,7 +201,7 @@ def _dropped(command: str, replacement: str = "pass") -> str:
 def _command(text: str) -> tuple[int, str] | None:
     """Return where the first command begins, and what can stand in its place; None if there is none.
 
-    Commands are `%x`, `!x` and `?x` where a statement begins, `y = %x` and `y = !x`, and `x?`.
+    Commands are `%x`, `!x`, `?x` and `pip x` where a statement begins, `y = %x`, `y = !x` and `x?`.
     """
     starts = [0, *(match.end() for match in re.finditer("\n", text))]
     statement: list[tokenize.TokenInfo] = []
@@ -214,7 +217,8 @@ def _command(text: str) -> tuple[int, str] | None:
                 depth += (sign in ("(", "[", "{")) - (sign in (")", "]", "}"))
                 row, column = statement[0 if sign == "?" else -1].start
                 start = starts[row - 1] + column
-                if sign == "?" or (sign in ("%", "!") and len(statement) == 1):
+                begins = len(statement) == 1 and (sign in ("%", "!") or WITHOUT_SIGN.match(text, start))
+                if sign == "?" or begins:
                     return start, "pass"
                 if sign in ("%", "!") and depth == 0 and statement[-2].string == "=":
                     return start, "[]"
