@@ -33,6 +33,7 @@ from overlap_train._support.printing import error_text
 from overlap_train._support.recorded import Hooks, array_of, path_of, plain, states, variables_of
 from overlap_train.cli.script import as_main
 from overlap_train.options.validation import ValidationSet
+from overlap_train.records import FitAccount
 from overlap_train.routing import Routing
 from overlap_train.trainer import Trainer
 
@@ -118,14 +119,14 @@ class Recorder:
                 if self._routing is not None:
                     return original(trainer, *args, **kwargs)
                 _require_keras(trainer, name, kwargs.get("validation_data"))
-                result = getattr(trainer.model, name)(*args, **kwargs)
-                if name == "fit":  # what a script may ask of our histories
-                    result.ended, result.accounts, result.account = "completed", [], None
-                return result
+                return getattr(trainer.model, name)(*args, **kwargs)
 
             if self._is_expected(trainer.model, name):
                 return original(trainer, *args, **kwargs)
-            return self._recorded(call, trainer.model, name, lambda: trainer, args, kwargs)
+            result = self._recorded(call, trainer.model, name, lambda: trainer, args, kwargs)
+            if name == "fit":
+                _tell_alike(trainer, result, overlapped=self._routing is not None)
+            return result
 
         return method
 
@@ -167,6 +168,7 @@ class Recorder:
             if name == "fit":
                 record["messages"] = self._messages(trainer())
                 variables = variables_of(model)
+                record["weights"] = len(model.variables)
                 record["variables"] = [path_of(variable) for variable in variables]
                 values = map(array_of, variables)
                 np.savez(self._directory / f"{number}.npz", *values)
@@ -216,6 +218,14 @@ def _by_name(method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[st
         if parameter.kind is parameter.VAR_KEYWORD:
             arguments |= arguments.pop(name, {})
     return arguments
+
+
+def _tell_alike(trainer: Trainer, history: Any, *, overlapped: bool) -> None:
+    """Have a script read the same of both runs where it asks what Keras does not tell."""
+    ended = trainer.ended if overlapped else "stopped" if trainer.model.stop_training else "completed"
+    outcome = type(trainer._outcome)(ended=ended, account=FitAccount(0.0, 0.0))
+    trainer._outcome = outcome
+    history.ended, history.accounts, history.account = ended, outcome.accounts, outcome.account
 
 
 def _ends_of(history: Any) -> list[tuple[str, int, Any]]:
