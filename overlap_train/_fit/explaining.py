@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -24,9 +25,16 @@ from overlap_train.records import Explanation
 
 def explain_fit(request: FitRequest) -> Explanation:
     """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""
+    start_s = time.monotonic()
+    with built_to_look(request) as (parts, steps):
+        return _explanation(request, parts, steps, time.monotonic() - start_s)
+
+
+@contextlib.contextmanager
+def built_to_look(request: FitRequest) -> Iterator[tuple[FitParts, int | None]]:
+    """Builds and traces a fit for the time of a block; returns its parts and the steps of an epoch."""
     settings = dataclasses.replace(request.settings, recorder=SpanRecorder(0))  # the timeline is of fits
     request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
-    start_s = time.monotonic()
     with contextlib.ExitStack() as resources:
         group = keras_training.steps_per_execution(request.model)
         resources.callback(request.feed.close)
@@ -36,8 +44,7 @@ def explain_fit(request: FitRequest) -> Explanation:
         progress = resources.enter_context(QuietProgress())
         callbacks = _unheard(request.callbacks)
         builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
-        parts = builder.build()
-        return _explanation(request, parts, steps, time.monotonic() - start_s)
+        yield builder.build(), steps
 
 
 def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
