@@ -161,21 +161,22 @@ class PassSeeds:
 def noted_orders(dataset: Any) -> Callable[[], None] | None:
     """Returns what has a pipeline's shuffles draw again from where they stand now; None if nothing could.
 
-    The state of an iterator says how often each shuffle's seeds have been drawn, its own draws included; how
-    many these are, the next iterator shows. It says nothing of a shuffle under another one.
+    Each shuffle gets an iterator of its own, whose state says how often the seeds have been drawn, its own
+    draws included; how many these are, the next iterator shows.
     """
-    try:
-        parts, following = _plain_parts(_new_state(dataset)), _plain_parts(_new_state(dataset))
-    except tf.errors.OpError:
-        return None
-    counts = list(zip(map(_draws_in, parts), map(_draws_in, following), strict=True))
-    if sum(bool(now) for now, _ in counts) < sum(map(is_reordering, stages_of(dataset))):
-        return None
-    for now, after in counts:
-        now[:] = [2 * count - later for count, later in zip(now, after, strict=True)]
+    states = []
+    for stage in filter(is_reordering, stages_of(dataset)):
+        parts, following = _plain_parts(_new_state(stage)), _plain_parts(_new_state(stage))
+        counts = [(_draws_in(one), _draws_in(other)) for one, other in zip(parts, following, strict=True)]
+        for now, after in counts:
+            now[:] = [2 * count - later for count, later in zip(now, after, strict=True)]
+        states.append((stage, parts))
+        if not any(now for now, _ in counts):
+            return None
 
     def put_back() -> None:
-        _iterator_at(dataset, parts)
+        for stage, parts in states:
+            _iterator_at(stage, parts)
 
     put_back()
     return put_back

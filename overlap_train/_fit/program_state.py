@@ -14,6 +14,7 @@ import io
 import logging
 import pickle
 import types
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -41,6 +42,7 @@ from overlap_train._snapshot import StateVariable
 _MISSING = object()
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque, types.MappingProxyType)
 _CONSTANT = (*CONSTANT, types.CodeType, property)
+_APART = (types.ModuleType, logging.Logger, logging.Handler)
 _OF_CLASSES = ("_abc_impl", "__dict__", "__weakref__")
 
 
@@ -63,8 +65,7 @@ class ProgramState:
                 continue
             self._visited[id(thing)] = thing
             parts = self._note(thing, owner)
-            holds = hasattr(thing, "__dict__") and not isinstance(thing, (types.FunctionType, type))
-            holder = type(thing).__name__ if holds else owner
+            holder = type(thing).__name__ if _is_followed(type(thing)) else owner
             left += ((part, holder) for part in parts)
         for variable in variables:
             self._note_variable(variable)
@@ -82,7 +83,7 @@ class ProgramState:
     def _note(self, thing: Any, owner: str) -> Iterable[Any]:
         """Note one object; return what it refers to."""
         kind: Any = type(thing)
-        if isinstance(thing, (types.ModuleType, logging.Logger, logging.Handler)):
+        if kind in weakref.ProxyTypes or isinstance(thing, _APART):
             return ()
         if isinstance(thing, (keras.Variable, tf.Variable)):
             return self._note_any_variable(thing)
@@ -115,7 +116,9 @@ class ProgramState:
     def _note_leaf(self, thing: Any, owner: str) -> None:
         """Note an object of which only its own code knows what it holds."""
         reads = isinstance(thing, Iterator) and not _is_written(thing)
-        if not reads and (isinstance(thing, _CONSTANT) or _is_written(thing) or _is_of_training(type(thing))):
+        if not reads and (isinstance(thing, _CONSTANT) or _is_written(thing)):
+            return
+        if not reads and origin_of(type(thing)) is Origin.TRAINING:
             return
         try:
             self._leaves.append((thing, pickle.dumps(thing)))
@@ -149,8 +152,8 @@ class ProgramState:
             put_back = noted_orders(dataset)
             if put_back is None:
                 raise ValueError(
-                    "verify trains twice, and TensorFlow cannot draw the orders of a dataset with more than "
-                    "one shuffle again; leave one out, or run overlap-train verify"
+                    "verify trains twice, and TensorFlow does not say where the draws of a Dataset.random "
+                    "stand; leave out rerandomize_each_iteration, or run overlap-train verify"
                 )
             self._undo.append(put_back)
         for variable in captured_by(dataset):
@@ -175,11 +178,11 @@ class ProgramState:
 
     def _note_cell(self, cell: Any) -> Iterable[Any]:
         def undo() -> None:
-            if content_of(cell) != content:
+            if content and not _are_same([*content_of(cell)], [*content]):
                 cell.cell_contents = content[0]
 
         content = content_of(cell)
-        self._undo.append(undo if content else lambda: None)
+        self._undo.append(undo)
         return content
 
     def _note_class(self, kind: type) -> Iterable[Any]:
@@ -193,8 +196,9 @@ class ProgramState:
                     setattr(kind, name, value)
 
         self._undo.append(undo)
-        members = map(function_of, saved.values())
-        return [*kind.__bases__, *(m for m in members if isinstance(m, types.FunctionType) or _is_value(m))]
+        members = [function_of(member) for member in saved.values()]
+        functions = (m for m in members if isinstance(m, types.FunctionType))
+        return [*kind.__bases__, *functions, *(m for m in members if not hasattr(type(m), "__get__"))]
 
     def _note_attributes(self, thing: Any, kind: Any) -> Iterable[Any]:
         parts = list(self._note_dict(thing.__dict__)) if hasattr(thing, "__dict__") else []
@@ -260,21 +264,15 @@ def _are_same(values: list[Any], others: list[Any]) -> bool:
     return len(values) == len(others) and all(map(lambda a, b: a is b, values, others))
 
 
-def _is_of_training(kind: type) -> bool:
-    return origin_of(kind) is Origin.TRAINING
-
-
 def _is_followed(kind: Any) -> bool:
     """Whether attributes are all that objects of a class hold, and may be set."""
     if module_of(kind).split(".")[0] == "keras" or issubclass(kind, (keras.Layer, keras.callbacks.Callback)):
         return not issubclass(kind, keras.KerasTensor)
-    return not _is_of_training(kind) and bool(slots_of(kind) or kind.__dictoffset__)
+    if origin_of(kind) is Origin.TRAINING or issubclass(kind, (types.FunctionType, type)):
+        return False
+    return bool(slots_of(kind) or kind.__dictoffset__)
 
 
 def _is_written(thing: Any) -> bool:
     """Whether it is a file that can only be written to."""
     return isinstance(thing, io.IOBase) and not thing.closed and not thing.readable()
-
-
-def _is_value(member: Any) -> bool:
-    return not hasattr(type(member), "__get__")
