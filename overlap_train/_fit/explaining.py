@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -26,25 +25,24 @@ from overlap_train.records import Explanation
 def explain_fit(request: FitRequest) -> Explanation:
     """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""
     start_s = time.monotonic()
-    with built_to_look(request) as (parts, steps):
+    with contextlib.ExitStack() as resources:
+        parts, steps = build_to_look(request, resources)
         return _explanation(request, parts, steps, time.monotonic() - start_s)
 
 
-@contextlib.contextmanager
-def built_to_look(request: FitRequest) -> Iterator[tuple[FitParts, int | None]]:
-    """Builds and traces a fit for the time of a block; returns its parts and the steps of an epoch."""
+def build_to_look(request: FitRequest, resources: contextlib.ExitStack) -> tuple[FitParts, int | None]:
+    """Builds and traces a fit until `resources` are closed; returns its parts and the steps of an epoch."""
     settings = dataclasses.replace(request.settings, recorder=SpanRecorder(0))  # the timeline is of fits
     request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
-    with contextlib.ExitStack() as resources:
-        group = keras_training.steps_per_execution(request.model)
-        resources.callback(request.feed.close)
-        look_only(request, resources)
-        cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
-        steps = cursor.steps_per_epoch
-        progress = resources.enter_context(QuietProgress())
-        callbacks = _unheard(request.callbacks)
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
-        yield builder.build(), steps
+    group = keras_training.steps_per_execution(request.model)
+    resources.callback(request.feed.close)
+    look_only(request, resources)
+    cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
+    steps = cursor.steps_per_epoch
+    progress = resources.enter_context(QuietProgress())
+    callbacks = _unheard(request.callbacks)
+    builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
+    return builder.build(), steps
 
 
 def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:

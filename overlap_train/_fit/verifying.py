@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._fit.explaining import built_to_look
+from overlap_train._fit.explaining import build_to_look
 from overlap_train._fit.own_methods import beyond_keras
 from overlap_train._fit.program_state import ProgramState
 from overlap_train._fit.request import make_request
@@ -119,7 +120,8 @@ class _Verifier:
         with preserved_state():
             before = ProgramState([self._model, *self._callbacks, *sources])
             try:
-                with built_to_look(make_request(settings, **arguments)) as (parts, _):
+                with contextlib.ExitStack() as resources:
+                    parts, _ = build_to_look(make_request(settings, **arguments), resources)
                     # The traces also know variables of libraries' objects.
                     traced = ProgramState((), parts.state.variables)
             finally:
