@@ -302,8 +302,8 @@ class Trainer:
         Both fits begin with the model, the shuffles of datasets and the seeds of Python, NumPy and TensorFlow
         in the same state. Compared are the logs of each epoch, the calls of callbacks, their plain
         attributes, the weights and the optimizer. Where the two differ, Keras runs once more: what differs
-        between two runs of Keras is no difference. Afterwards the model is as it was, and so are the
-        callbacks, of which each run gets copies. Files that callbacks write are written by each run;
+        between two runs of Keras is no difference. Afterwards the model, the callbacks, the data and all else
+        that these reach are as they were. Files that callbacks write are written by each run;
         `overlap-train verify` compares these too, in processes of their own.
 
         Args:
@@ -314,18 +314,19 @@ class Trainer:
             The verdict, and where the two differ.
 
         Raises:
-            ValueError: `fit` would raise it before it starts; the data gives its batches once only; or Keras
-                has nothing like what the trainer is to do.
-            TypeError: `fit` would raise it before it starts, or a callback cannot be copied.
+            ValueError: `fit` would raise it before it starts; the data gives its batches or orders once only;
+                or Keras has nothing like what the trainer is to do.
+            TypeError: `fit` would raise it before it starts, or something cannot be put back.
             KeyboardInterrupt: a signal came.
         """
         from overlap_train._fit.verifying import verify_fit
 
-        arguments, outcome = self._fit_arguments("verify", args, kwargs), self._outcome
+        arguments, before = self._fit_arguments("verify", args, kwargs), (self._outcome, self.recorder)
         try:
+            self.recorder = SpanRecorder(0)  # the timeline is of fits
             return verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
         finally:
-            self._outcome = outcome
+            self._outcome, self.recorder = before
 
     def _fit_arguments(self, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
         """Return the arguments of a call of `fit` by their names, for a method that takes the same."""

@@ -67,7 +67,7 @@ Parts = Callable[[Any], Mapping[str, Any] | None]
 _STATEFUL = (keras.Layer, keras.metrics.Metric, keras.optimizers.Optimizer, tf.Module)
 _CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial, type)
 # Code, settings and tools, which a training does not change: nothing is lost if no checkpoint holds them.
-_CONSTANT: tuple[Any, ...] = (
+CONSTANT: tuple[Any, ...] = (
     *(*_CODE, types.MethodWrapperType, types.ModuleType, logging.Logger, logging.Handler, re.Pattern),
     *(type(threading.Lock()), type(threading.RLock()), tf.data.Dataset, tf.TensorSpec, tf.DType, range),
     *(tf.TensorShape, keras.losses.Loss, keras.optimizers.schedules.LearningRateSchedule),
@@ -247,7 +247,7 @@ class Copier:
         return copy
 
     def _object(self, value: Any) -> Node:
-        name, is_constant = type(value).__name__, isinstance(value, _CONSTANT)
+        name, is_constant = type(value).__name__, isinstance(value, CONSTANT)
         parts = None if self._alone or is_constant else self._parts(value)
         if parts is None:
             raise NotPlainError(name, constant=is_constant)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import tensorflow as tf
 from tensorflow.core.framework import tensor_pb2
 
-from overlap_train._data.pipeline import function_nodes, is_unseeded, stages_of
+from overlap_train._data.pipeline import function_nodes, is_reordering, is_unseeded, stages_of
 from overlap_train._data.pipeline_facts import looked_up_once
 from overlap_train._inspection.traced import CapturedVariable
 from overlap_train._support.arguments import is_count
@@ -121,9 +121,7 @@ class PassSeeds:
     def __init__(self, dataset: tf.data.Dataset, states: tf.Tensor) -> None:
         self._dataset = dataset
         self.seed = secrets.randbits(63)
-        self._parts = [
-            _with_plain_values(part) for part in _parts(states) if b":buffer::" not in part.metadata
-        ]
+        self._parts = _plain_parts(states)
         self._shuffles = [part for part in self._parts if b"@@seed2" in part.metadata]
         lasting = [part for part in self._shuffles if b"Repeat" not in part.metadata]
         if not len(self._shuffles) == len(lasting) == len(unseeded_draws(dataset)):
@@ -136,8 +134,7 @@ class PassSeeds:
             return None
         try:
             if states is None:
-                resource = iter(dataset)._iterator_resource
-                states = tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=_IGNORE)
+                states = _new_state(dataset)
             seeds = cls(dataset, states)
             seeds.iterator(0)
         except (ValueError, LookupError, tf.errors.OpError):
@@ -158,15 +155,61 @@ class PassSeeds:
             values = {b"seed": seeds[0], b"seed2": seeds[1], b"epoch_num_random_samples": number << 20}
             for name, value in values.items():
                 part.tensors[_names(part).index(name)].int64_val[:] = [int(value)]
-        states = tensor_pb2.TensorProto(dtype=tf.variant.as_datatype_enum, variant_val=self._parts)
-        states.tensor_shape.dim.add(size=len(self._parts))
-        iterator = iter(self._dataset)
-        with tf.device("CPU"):
-            tf.raw_ops.DeserializeIterator(
-                resource_handle=iterator._iterator_resource,
-                serialized=tf.io.parse_tensor(states.SerializeToString(), tf.variant),
-            )
-        return iterator
+        return _iterator_at(self._dataset, self._parts)
+
+
+def noted_orders(dataset: Any) -> Callable[[], None] | None:
+    """Returns what has a pipeline's shuffles draw again from where they stand now; None if nothing could.
+
+    Each shuffle gets an iterator of its own, whose state says how often the seeds have been drawn, its own
+    draws included; how many these are, the next iterator shows.
+    """
+    states = []
+    for stage in filter(is_reordering, stages_of(dataset)):
+        parts, following = _plain_parts(_new_state(stage)), _plain_parts(_new_state(stage))
+        counts = [(_draws_in(one), _draws_in(other)) for one, other in zip(parts, following, strict=True)]
+        for now, after in counts:
+            now[:] = [2 * count - later for count, later in zip(now, after, strict=True)]
+        states.append((stage, parts))
+        if not any(now for now, _ in counts):
+            return None
+
+    def put_back() -> None:
+        for stage, parts in states:
+            _iterator_at(stage, parts)
+
+    put_back()
+    return put_back
+
+
+def _new_state(dataset: tf.data.Dataset) -> tf.Tensor:
+    """Returns the state of a new iterator, variant[n]."""
+    resource = iter(dataset)._iterator_resource
+    return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=_IGNORE)
+
+
+def _iterator_at(dataset: tf.data.Dataset, parts: Sequence[tensor_pb2.VariantTensorDataProto]) -> Any:
+    """Returns an iterator in a state, which also sets the seeds of the dataset's shuffles."""
+    states = tensor_pb2.TensorProto(dtype=tf.variant.as_datatype_enum, variant_val=parts)
+    states.tensor_shape.dim.add(size=len(parts))
+    iterator = iter(dataset)
+    with tf.device("CPU"):
+        tf.raw_ops.DeserializeIterator(
+            resource_handle=iterator._iterator_resource,
+            serialized=tf.io.parse_tensor(states.SerializeToString(), tf.variant),
+        )
+    return iterator
+
+
+def _draws_in(part: tensor_pb2.VariantTensorDataProto) -> Any:
+    """Returns the one number of draws in the state of a shuffle, to be read and set; else an empty list."""
+    names, name = _names(part), b"epoch_num_random_samples"
+    return part.tensors[names.index(name)].int64_val if name in names else []
+
+
+def _plain_parts(states: tf.Tensor) -> list[tensor_pb2.VariantTensorDataProto]:
+    """Returns the parts of an iterator's state without the elements in buffers."""
+    return [_with_plain_values(part) for part in _parts(states) if b":buffer::" not in part.metadata]
 
 
 def _parts(states: tf.Tensor) -> Iterator[tensor_pb2.VariantTensorDataProto]:

@@ -79,7 +79,7 @@ _WRITING_OPS = (
 @looked_up_once
 def reorders(dataset: Any) -> bool:
     """Whether another pass may bring the elements in another order, as a reshuffling `shuffle` does."""
-    return any(map(_is_reordering, stages_of(dataset)))
+    return any(map(is_reordering, stages_of(dataset)))
 
 
 def shuffles_of(data: Any) -> frozenset[int]:
@@ -156,7 +156,7 @@ def draws_lazily(dataset: Any) -> bool:
     left = [dataset]
     while left:
         stage = left.pop()
-        if not _is_reordering(stage) and type(stage).__name__ in eager:
+        if not is_reordering(stage) and type(stage).__name__ in eager:
             left += stage._inputs()
         elif any(map(reorders, stage._inputs())):
             return True
@@ -250,7 +250,7 @@ def python_functions(dataset: Any) -> list[Any]:
     return [*functions, None] if hides_a_source(dataset) else functions
 
 
-def _is_reordering(stage: tf.data.Dataset) -> bool:
+def is_reordering(stage: tf.data.Dataset) -> bool:
     return any(bool(getattr(stage, flag, False)) for flag in ("_reshuffle_each_iteration", "_rerandomize"))
 
 

@@ -23,19 +23,24 @@ from overlap_train.records import Explanation
 
 def explain_fit(request: FitRequest) -> Explanation:
     """Builds a fit as it would be run, traces it, and takes it apart again. On the calling thread."""
-    settings = dataclasses.replace(request.settings, recorder=SpanRecorder(0))  # the timeline is of fits
-    request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
     start_s = time.monotonic()
     with contextlib.ExitStack() as resources:
-        resources.callback(request.feed.close)
-        look_only(request, resources)
-        cursor = Cursor(request.feed, request.steps_per_epoch, tells=False)
-        steps = cursor.steps_per_epoch
-        progress = resources.enter_context(QuietProgress())
-        callbacks = _unheard(request.callbacks)
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
-        parts = builder.build()
+        parts, steps = build_to_look(request, resources)
         return _explanation(request, parts, steps, time.monotonic() - start_s)
+
+
+def build_to_look(request: FitRequest, resources: contextlib.ExitStack) -> tuple[FitParts, int | None]:
+    """Builds and traces a fit until `resources` are closed; returns its parts and the steps of an epoch."""
+    settings = dataclasses.replace(request.settings, recorder=SpanRecorder(0))  # the timeline is of fits
+    request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
+    resources.callback(request.feed.close)
+    look_only(request, resources)
+    cursor = Cursor(request.feed, request.steps_per_epoch, tells=False)
+    steps = cursor.steps_per_epoch
+    progress = resources.enter_context(QuietProgress())
+    callbacks = _unheard(request.callbacks)
+    builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
+    return builder.build(), steps
 
 
 def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:

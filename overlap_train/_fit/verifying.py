@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,19 +13,17 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._data.feed import Feed
-from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._fit.explaining import explain_fit
+from overlap_train._fit.explaining import build_to_look
 from overlap_train._fit.own_methods import beyond_keras
+from overlap_train._fit.program_state import ProgramState
 from overlap_train._fit.request import make_request
-from overlap_train._keras import models as keras_models
-from overlap_train._keras import randomness, routes
+from overlap_train._keras import routes
 from overlap_train._keras.copies import preserved_state
-from overlap_train._keras.optimizers import build_optimizer
+from overlap_train._keras.names import can_convert_arrays
 from overlap_train._support.arguments import short_repr
 from overlap_train._support.differences import Difference, differences_of, different_calls, judge
 from overlap_train._support.printing import error_text
-from overlap_train._support.recorded import Hooks, array_of, plain, states, variables_of
+from overlap_train._support.recorded import Hooks, array_of, path_of, plain, states, variables_of
 from overlap_train._training.settings import TrainerSettings
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import Verification
@@ -44,13 +41,8 @@ def verify_fit(
     """
     _require_twice(settings, arguments)
     arguments = {**arguments, "verbose": 0}
-    request = make_request(settings, **arguments)
-    model = settings.model
-    if not model.built:
-        explain_fit(request)
-        request = make_request(settings, **arguments)
-    runs: dict[str, _Run] = {}
-    with _Verifier(model, arguments, request.feed) as verifier:
+    model, runs = settings.model, dict[str, _Run]()
+    with _Verifier(settings, arguments) as verifier:
         runs["keras"] = verifier.run(_by_keras(model))
         if isinstance(runs["keras"].error, Exception):
             raise runs["keras"].error
@@ -95,7 +87,7 @@ def _require_twice(settings: TrainerSettings, arguments: Mapping[str, Any]) -> N
                 "once; pass arrays, a tf.data.Dataset or a keras.utils.PyDataset, or run overlap-train verify"
             )
     if isinstance(arguments["callbacks"], keras.callbacks.CallbackList):
-        raise TypeError("verify copies callbacks; pass them in a list instead of a CallbackList")
+        raise TypeError("verify adds a callback; pass yours in a list instead of a CallbackList")
 
 
 @dataclass
@@ -116,45 +108,46 @@ def _differences(first: _Run, second: _Run) -> Iterator[Difference]:
 
 
 class _Verifier:
-    """Runs fits that begin alike; when it is left, the model is as it was."""
+    """Runs fits that begin alike; when it is left, the program is as it was."""
 
-    def __init__(self, model: keras.Model, arguments: Mapping[str, Any], feed: Feed) -> None:
-        self._model, self._arguments = model, arguments
-        self._attributes = {name: getattr(model, name, None) for name in ("stop_training", "history")}
-        # Shuffles of a dataset go on drawing from where an iterator before has left them.
-        self._feed = feed if isinstance(feed, IteratorFeed) and feed.rewindable else None
-        with model.distribute_strategy.scope():
-            build_optimizer(model)
-        optimizers = [each for each in vars(model).values() if isinstance(each, keras.optimizers.Optimizer)]
-        of_model = [*model.variables, *(v for each in optimizers for v in each.variables)]
-        variables = {id(v): v for v in (*of_model, *randomness.global_variables())}.values()
-        self._before = [(variable, np.copy(variable)) for variable in variables]
+    def __init__(self, settings: TrainerSettings, arguments: Mapping[str, Any]) -> None:
+        self._model, self._arguments = settings.model, arguments
+        given = arguments["callbacks"]
+        self._callbacks = list(keras.tree.flatten(given)) if given is not None else []
+        data = [arguments[name] for name in ("x", "y", "sample_weight", "validation_data")]
+        # Only code that can reach an array changes it, and leads to it.
+        sources = [each for each in keras.tree.flatten(data) if not can_convert_arrays(each)]
+        with preserved_state():
+            before = ProgramState([self._model, *self._callbacks, *sources])
+            try:
+                with contextlib.ExitStack() as resources:
+                    parts, _ = build_to_look(make_request(settings, **arguments), resources)
+                    # The traces also know variables of libraries' objects.
+                    traced = ProgramState((), parts.state.variables)
+            finally:
+                before.put_back()
+        self._states = (traced, before)
 
     def __enter__(self) -> _Verifier:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._restore()
-        for name, value in self._attributes.items():
-            setattr(self._model, name, value)
-        if self._feed is not None:
-            self._feed.close()
+        self._put_back()
+
+    def _put_back(self) -> None:
+        for state in self._states:
+            state.put_back()
 
     def run(self, fit: Callable[..., Any]) -> _Run:
         """Run a fit from the beginning."""
-        self._restore()
-        hooks, callbacks = Hooks(), self._copied_callbacks()
-        arguments = {**self._arguments, "callbacks": [*callbacks, hooks]}
-        arguments |= {name: _copied_data(arguments[name]) for name in ("x", "validation_data")}
+        self._put_back()
+        hooks = Hooks()
         history, failure = None, None
         with preserved_state():
             _seed()
-            if self._feed is not None:
-                self._feed.new_pass()
-                self._feed.rewind(0)
             start_s = time.monotonic()
             try:
-                history = fit(**arguments)
+                history = fit(**{**self._arguments, "callbacks": [*self._callbacks, hooks]})
             except Exception as error:
                 failure = error
             seconds = time.monotonic() - start_s
@@ -163,47 +156,14 @@ class _Verifier:
         variables = variables_of(self._model)
         record = {
             "hooks": hooks.calls,
-            "callbacks": states(callbacks),
+            "callbacks": states(self._callbacks),
             "result": plain(getattr(history, "history", None)),
-            "variables": [variable.path for variable in variables],
+            "variables": [path_of(variable) for variable in variables],
         }
         return _Run(record, list(map(array_of, variables)), seconds, failure)
-
-    def _restore(self) -> None:
-        with self._model.distribute_strategy.scope():
-            for variable, value in self._before:
-                variable.assign(value)
-        self._model.reset_metrics()
-
-    def _copied_callbacks(self) -> list[keras.callbacks.Callback]:
-        """Return copies of the callbacks that have the model itself, and no copy of it."""
-        given = self._arguments["callbacks"]
-        listed = list(keras.tree.flatten(given)) if given is not None else []
-        shared = [self._model, *keras_models.flat_layers(self._model), *(v for v, _ in self._before)]
-        if getattr(self._model, "optimizer", None) is not None:
-            shared.append(self._model.optimizer)
-        memo = {id(each): each for each in shared}
-        copies = []
-        for callback in listed:
-            try:
-                copies.append(copy.deepcopy(callback, memo))
-            except Exception as error:
-                raise TypeError(
-                    f"verify gives each run a copy of every callback, and {type(callback).__name__} cannot "
-                    f"be copied ({error_text(error)}); leave it out, or run overlap-train verify"
-                ) from error
-        return copies
 
 
 def _seed() -> None:
     random.seed(_SEED)
     np.random.seed(_SEED)
     tf.random.set_seed(_SEED)
-
-
-def _copied_data(data: Any) -> Any:
-    """Return a copy of what changes its order as it is read, if it can be copied."""
-    if isinstance(data, keras.utils.PyDataset):
-        with contextlib.suppress(Exception):
-            return copy.deepcopy(data)
-    return data

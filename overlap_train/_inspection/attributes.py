@@ -16,7 +16,7 @@ def variables_of(owner: Any) -> Mapping[str, Any]:
     except AttributeError:
         variables = {}
     kind: Any = type(owner)
-    slots = _slots_of(kind)
+    slots = slots_of(kind)
     if not slots:
         return variables
     variables = dict(variables)
@@ -27,7 +27,7 @@ def variables_of(owner: Any) -> Mapping[str, Any]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
+def slots_of(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Return the slots of a class and its bases, as `__slots__` names them."""
     return tuple(
         (name, member)

@@ -6,15 +6,22 @@ import os
 import random
 import threading
 import time
+import types
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
 from tests import pools
 from tests.networks import arrays, crossentropy, linear
 from tests.whole_fits.comparing import AtEpoch, slices
+
+
+def nightly(value):
+    return pytest.param(value, marks=pytest.mark.nightly)
+
 
 X, Y = arrays(96)
 VALIDATION = arrays(40, 1)
@@ -152,10 +159,124 @@ def test_a_measured_time_is_no_difference():
     assert (told.verdict, told.differences) == ("equal bit for bit", ())
 
 
-class Locked(keras.callbacks.Callback):
+class Draws(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
-        self.lock = threading.Lock()
+        self.lock, self.drawn = threading.Lock(), iter(slices(X, Y))
+
+
+class Scaled(Rows):
+    """Rows times a factor that others may set."""
+
+    def __init__(self):
+        super().__init__()
+        self.lock, self.factor = threading.Lock(), 1.0
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x * np.float32(self.factor), y
+
+
+class Forgets(Trainer):
+    """Leaves out the callbacks of the user's."""
+
+    def fit(self, *args, callbacks, **kwargs):
+        return super().fit(*args, **kwargs, callbacks=callbacks[1:])
+
+
+class Mean(keras.losses.Loss):
+    """Weighs by its own mean and by a factor that others may set."""
+
+    def __init__(self, factor):
+        super().__init__()
+        self.factor, self.mean = factor, keras.Variable(0.0)
+
+    def call(self, y_true, y_pred):
+        loss = keras.losses.sparse_categorical_crossentropy(y_true, y_pred, from_logits=True)
+        self.mean.assign(0.9 * self.mean + 0.1 * keras.ops.mean(loss))
+        return loss * (1 + self.mean) * self.factor.weight
+
+
+class Seen(keras.metrics.Metric):
+    """Counts all batches since the program began."""
+
+    def __init__(self):
+        super().__init__()
+        self.batches = self.add_weight(initializer="zeros")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.batches.assign_add(1.0)
+
+    def result(self):
+        return self.batches + 0.0
+
+    def reset_state(self):
+        pass
+
+
+class Optimizers(keras.Sequential):
+    """Trains by optimizers of which Keras knows none."""
+
+    temperature = 1.0
+
+    def train_step(self, data):
+        x, y = data
+        with tf.GradientTape() as tape:
+            logits = self(x, training=True) / self.temperature
+            loss = self.compute_loss(x, y, logits)
+        self.by_name["all"].apply(tape.gradient(loss, self.trainable_variables), self.trainable_variables)
+        self._loss_tracker.update_state(loss)
+        return self.compute_metrics(x, y, logits)
+
+
+def program(kind):
+    """A model, its data, a callback that changes something, and a function of all that may change."""
+    model, data, calls, metric = linear(kind=Optimizers), Scaled(), [], Seen()
+    model.by_name = {"all": keras.optimizers.Adam(0.1)}
+    factor = types.SimpleNamespace(weight=tf.Variable(1.0) if kind == "variable" else 1.0)
+    loss = Mean(factor)
+    model.compile("sgd", loss, metrics=[metric], run_eagerly=kind == "object")
+
+    def act(epoch, logs):
+        calls.append(epoch)
+        if kind == "data":
+            data.factor = 2.0 + len(calls)
+        elif kind == "variable":
+            factor.weight.assign(2.0 + len(calls))
+        elif kind == "object":
+            factor.weight = 2.0 + len(calls)
+        else:
+            model.layers[0].trainable, model.temperature = False, 2.0 + len(calls)
+            model.make_train_function(force=True)
+
+    def seen():
+        values = [
+            np.asarray(v).tolist() for v in (*model.variables, loss.mean, metric.batches, factor.weight)
+        ]
+        flags = [variable.trainable for variable in model.variables]
+        built = len(model.by_name["all"].variables)
+        return [*calls], data.factor, data.order.tolist(), flags, built, values, vars(model).copy()
+
+    return model, data, keras.callbacks.LambdaCallback(on_epoch_begin=act), seen
+
+
+@pytest.mark.parametrize("kind", ["data", nightly("variable"), nightly("object"), "model"])
+def test_what_callbacks_share_with_others_is_shared_and_put_back(kind):
+    model, data, callback, seen = program(kind)
+    before = seen()
+    told = verified(Trainer(model), data, None, callbacks=[callback])
+    assert (told.verdict, seen()) == ("equal bit for bit", before)
+    told = verified(Forgets(model), data, None, callbacks=[callback])
+    assert told.verdict.startswith("different: fit, epoch 1"), told
+    assert seen() == before
+
+
+def test_shuffles_of_all_sets_draw_as_if_nothing_had_been_trained():
+    rows, twin = (slices(X, Y).shuffle(96, seed=3).shuffle(32, seed=1) for _ in range(2))
+    train, validation = rows.skip(32).batch(32), rows.take(32).batch(8)
+    told = Trainer(pools.sequential()).verify(train, epochs=2, validation_data=validation)
+    assert told.equal, told
+    assert all((one[1] == other[1]).numpy() for one, other in zip(rows, twin, strict=True))
 
 
 def test_an_error_of_keras_is_raised_and_the_model_put_back():
@@ -166,6 +287,9 @@ def test_an_error_of_keras_is_raised_and_the_model_put_back():
     assert all(map(np.array_equal, weights, model.get_weights()))
 
 
+ANEW = tf.data.Dataset.random(rerandomize_each_iteration=True).take(2)
+
+
 @pytest.mark.parametrize(
     ("settings", "arguments", "error", "message"),
     [
@@ -173,8 +297,9 @@ def test_an_error_of_keras_is_raised_and_the_model_put_back():
         ({}, {"resume": CheckpointPolicy("checkpoints")}, ValueError, "which has no resume"),
         ({"preprocess": lambda x, y: (x, y)}, {}, ValueError, "which has no preprocess"),
         ({"validation": ValidationPolicy(every_steps=2)}, {}, ValueError, "has no validations inside epochs"),
-        ({}, {"callbacks": [Locked()]}, TypeError, "and Locked cannot be copied"),
-        ({}, {"callbacks": keras.callbacks.CallbackList()}, TypeError, "verify copies callbacks"),
+        ({}, {"callbacks": [Draws()]}, TypeError, "the OwnedIterator of Draws; .*run overlap-train verify"),
+        ({}, {"x": ANEW, "y": None}, ValueError, "of a Dataset.random stand; .*run overlap-train verify"),
+        ({}, {"callbacks": keras.callbacks.CallbackList()}, TypeError, "verify adds a callback"),
         ({}, {"colour": "blue"}, TypeError, "verify takes the arguments of fit: got an unexpected"),
     ],
 )
