@@ -30,11 +30,12 @@ _MEASURED = (
     r"|\d:\d\d:\d\d(?:\.\d+)?(?![\d:])|\d+:\d\d(?=<)|(?<=<)\d+:\d\d)"
 )
 _WORD = re.compile(rf"\s*(?:({_MEASURED})|\d+:\d\d:\d\d(?:[.,]\d+)?|[^\s,;:=()\[\]{{}}\"'|/<>@]+|\S)|\s+\Z")
-# What libraries log themselves, and from where a warning or an exception comes.
+# What libraries log and warn of themselves, and from where a warning or an exception comes.
 _OF_LIBRARIES = re.compile(
     r"^(?:\d{4}-\d\d-\d\d \S+: )?[IWEF](?:\d{4}| ).*\.(?:cc|h):\d+\].*\n|^WARNING:(?:tensorflow|absl):.*\n"
-    r"|^WARNING: All log messages before absl.*\n|^  File \".*\n(?:    .*\n)*|^\S+:\d+: (?=\w*Warning: )"
-    r"|(?<=\n)  warnings\.warn\(.*\n",
+    r"|^WARNING: All log messages before absl.*\n|^  File \".*\n(?:    .*\n)*"
+    r"|^\S*/(?:site-packages|overlap_train|lib/python)\S*:\d+: \w*Warning: (?:.*\n){1,20}?  \S.*\n"
+    r"|^\S+:\d+: (?=\w*Warning: )|^  warnings\.warn\(.*\n",
     re.MULTILINE,
 )
 _COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
@@ -231,7 +232,7 @@ def _kind_of_name(name: str) -> list[str]:
 
 def _lines(text: str) -> list[str]:
     lines = _COLOUR.sub("", text).removesuffix("\n").split("\n") if text else []
-    return [re.split("[\r\b]+", line.rstrip("\r\b"))[-1] for line in lines]
+    return [re.split("[\r\b]+", line.rstrip())[-1] for line in lines]
 
 
 def _without(directory: str, value: Any) -> Any:

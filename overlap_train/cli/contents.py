@@ -178,9 +178,8 @@ class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] == "numpy" and name in _OF_NUMPY:
             return super().find_class(module, name)
-        if (module, name) == ("collections", "OrderedDict"):
-            return OrderedDict
-        return type(name, (_Object,), {})
+        known = {("collections", "OrderedDict"): OrderedDict, ("_codecs", "encode"): str.encode}
+        return known.get((module, name)) or type(name, (_Object,), {})
 
     def persistent_load(self, pid: Any) -> Any:
         return pid
@@ -199,18 +198,14 @@ def _tree(value: Any, above: tuple[int, ...] = ()) -> Any:
         return sorted(str(_tree(part, above)) for part in value)
     if isinstance(value, (list, tuple)):
         return [_tree(part, above) for part in value]
-    if isinstance(value, np.ndarray) and (
-        value.dtype.hasobject or value.dtype.kind in "SU" or not value.ndim
-    ):
-        return _tree(value.tolist(), above)
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    if isinstance(value, (str, int, float, np.ndarray, type(None))):
-        return value
-    if isinstance(value, (np.generic, complex)):
-        return (
-            value.item()
-            if isinstance(value, np.generic) and value.dtype.kind in "biuf"
-            else np.asarray(value)
-        )
-    return (value if isinstance(value, type) else type(value)).__name__
+    if isinstance(value, (np.ndarray, np.void)) and value.dtype.names:
+        return {name: _tree(value[name], above) for name in value.dtype.names}
+    if isinstance(value, (np.ndarray, np.generic)):
+        whole = value.ndim and value.dtype.kind in "biufcmM"
+        return value if whole else _tree(value.tolist(), above)
+    if isinstance(value, (bytes, bytearray)):
+        return value.decode("latin-1")
+    if isinstance(value, complex):
+        return np.asarray(value)
+    plain = isinstance(value, (str, int, float, type(None)))
+    return value if plain else value.__name__ if isinstance(value, type) else str(value)
