@@ -9,6 +9,7 @@ import math
 import os
 import pickle
 import shutil
+import subprocess
 import sys
 import uuid
 from pathlib import Path
@@ -295,6 +296,30 @@ def test_a_verdict_needs_what_keras_has_twice(tmp_path, monkeypatch, told, line,
     found = told("verify", "train.py", "-", statuses=(status,))
     assert found["result"]["verdict"]["value"] == verdict
     assert (tmp_path / "kept.bin").read_bytes() == bytes(20 << 20)  # a copy was written to
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_each_run_is_started_as_python_starts_a_script(tmp_path):
+    (tmp_path / "here/scripts").mkdir(parents=True)
+    (tmp_path / "here/queue.py").write_text(
+        "raise RuntimeError('of the project, and no part of the program')"
+    )
+    (tmp_path / "here/scripts/train.py").write_text(
+        "import os, queue, subprocess\n"
+        "said = input(), subprocess.check_output(['git', 'rev-parse', 'HEAD'], text=True).strip()\n"
+        f"print(*said, os.environ['PWD'] == os.getcwd(), file=open({str(tmp_path / 'said')!r}, 'a'))\n"
+    )
+    git = ["git", "-C", str(tmp_path / "here"), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "overlap_train.cli", "verify", "scripts/train.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(verify.__file__).parents[2])}
+    subprocess.run(
+        command, cwd=tmp_path / "here", env=environment, input="7 epochs\n", text=True, check=False
+    )
+    assert (tmp_path / "said").read_text() == f"7 epochs {head.strip()} True\n" * 2
 
 
 def test_what_keras_cannot_do_is_refused(tmp_path):
