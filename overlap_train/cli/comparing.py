@@ -8,7 +8,7 @@ import os
 import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
@@ -148,8 +148,10 @@ def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Ite
         if other is None:
             yield from differences_of("file", *({name: 0} if name in run else {} for run in (first, second)))
             continue
-        if other != name:
-            yield Difference(f"name of file {name}", name, other, math.inf)
+        # A time stays one word: parts of it may be the same twice.
+        words, others = (re.sub(r"(?<!\d)[-_]|[-_](?!\d)", r" \g<0> ", each) for each in (name, other))
+        for found in _different_words(f"name of file {name}", words, others):
+            yield replace(found, size=math.inf)
         yield from _different(f"file {name}", first[name], second[other])
 
 

@@ -212,6 +212,7 @@ WRITES = {
     "checkpoint": lambda at, loss: tf.train.Checkpoint(a=tf.Variable(at), b=tf.Variable(loss)).write("a"),
     "folder": lambda at, loss: (os.mkdir(f"{uuid.UUID(int=int(at) ** 4)}"), _h5(at, loss)),
     "name": lambda at, loss: Path(f"{at:.0f}-{loss:.4f}.txt").touch() or Path(f"{loss:.4f}-0001").touch(),
+    "name with both": lambda at, loss: Path(f"run-20261130-12{at % 60:04.0f}_acc{loss:.2f}").touch(),
     "link": lambda at, loss: os.symlink(f"run-{at}/best-{loss}", "best"),
     "path": lambda at, loss: Path("a.json").write_text(f'{{"at": {at}, "best": "{Path.cwd()}/{loss}"}}'),
     "line": lambda at, loss: Path("../output").write_text(f"run {uuid.UUID(int=int(at))}: accuracy {loss}"),
@@ -227,7 +228,7 @@ def test_what_varies_hides_nothing_beside_it(tmp_path, what):
     for at, loss in ((1e9 + 5.5, 0.5), (1e9 + 27.25, 0.5), (1e9 + 9.75, 0.50001), (1e9 + 9.75, 0.6)):
         (tmp_path / f"run-{len(runs)}" / "work").mkdir(parents=True)
         with contextlib.chdir(tmp_path / f"run-{len(runs)}" / "work"):
-            WRITES[what](at, loss if what != "name" or loss == 0.6 else 0.5)
+            WRITES[what](at, loss if "name" not in what or loss == 0.6 else 0.5)
             written = [path for path in Path.cwd().rglob("*") if path.is_symlink() or path.is_file()]
             runs.append(Run.read(tmp_path / f"run-{len(runs)}", sorted(written)))
     keras, again, sound, planted = runs
