@@ -105,7 +105,7 @@ def test_arguments_out_of_range_and_data_that_does_not_fit_are_refused(arguments
 
 
 @pytest.mark.parametrize("guard", [False, True])
-def test_a_loss_that_is_not_finite_ends_as_in_keras(guard):
+def test_a_loss_that_is_not_finite_ends_as_in_keras(guard, capsys):
     """With the guard inside epoch 0, whose validation is then still to be delivered."""
     x = X.copy()
     x[40] = np.nan
@@ -116,6 +116,7 @@ def test_a_loss_that_is_not_finite_ends_as_in_keras(guard):
         history = trained.fit(x, Y, epochs=3, callbacks=callbacks, **given)
         assert np.isnan(history.history["loss"][-1])
         assert history.epoch == ([0] if guard else [0, 1, 2])
+        return capsys.readouterr().out
 
     assert_as_keras(run, ValidationPolicy(), build=linear)
 

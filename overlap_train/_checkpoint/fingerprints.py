@@ -181,7 +181,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, _PLAIN):
         return value
     kind = value if isinstance(value, (types.FunctionType, type)) else type(value)
-    return str(getattr(kind, "__name__", kind))
+    return kind.__name__
 
 
 def _as_text(value: Any) -> str:

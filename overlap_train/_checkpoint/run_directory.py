@@ -200,8 +200,7 @@ class RunWriter:
         state = CheckpointState(entry.epoch, step, arrays, fingerprint=described(self._model))
         try:
             if entry.kind == "weights":  # others of such epochs were rolled back, or are of an older run
-                older = self.directory.entries("weights")
-                self.forget(*(e for e in older if e.epoch >= entry.epoch and e.number < entry.number))
+                self.forget(*(e for e in self.directory.entries("weights") if e.epoch >= entry.epoch))
             self.directory.write(entry, state)
         except OSError as error:
             raise self._cannot_write(error) from error

@@ -122,6 +122,14 @@ def _drawing_with_training(
             yield Reason.of("data-shared", cause)
 
 
+def reads(model: keras.Model, callback: keras.callbacks.Callback) -> bool:
+    """Whether a model's Python may read what a callback notes in itself."""
+    try:
+        return reaches([model], [callback, vars(callback)]) is not None
+    except Unclear:
+        return True
+
+
 def _may_move(callback: keras.callbacks.Callback) -> bool:
     """Whether a callback may have the training go back, or end it."""
     if isinstance(callback, keras.callbacks.EarlyStopping):
@@ -236,5 +244,4 @@ def _python_in(data: Any) -> list[Any]:
     if isinstance(data, tf.data.Dataset):
         return python_functions(data) if calls_python(data) else []
     arrays = (np.ndarray, tf.Tensor, tf.RaggedTensor, tf.SparseTensor, list, tuple, dict, type(None))
-    dense = isinstance(data, arrays) or hasattr(data, "__array__") or hasattr(data, "iloc")
-    return [] if dense else [data]
+    return [] if isinstance(data, arrays) or hasattr(data, "__array__") else [data]

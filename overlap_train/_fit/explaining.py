@@ -15,7 +15,6 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import look_only
-from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import SpanRecorder
@@ -28,10 +27,9 @@ def explain_fit(request: FitRequest) -> Explanation:
     request = dataclasses.replace(request, settings=settings, checkpoints=None, verbose=0)
     start_s = time.monotonic()
     with contextlib.ExitStack() as resources:
-        group = keras_training.steps_per_execution(request.model)
         resources.callback(request.feed.close)
         look_only(request, resources)
-        cursor = Cursor(request.feed, request.steps_per_epoch, group, tells=False)
+        cursor = Cursor(request.feed, request.steps_per_epoch, tells=False)
         steps = cursor.steps_per_epoch
         progress = resources.enter_context(QuietProgress())
         callbacks = _unheard(request.callbacks)
@@ -44,7 +42,7 @@ def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
     """Returns callbacks for a look at what they listen to, without setting their model."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    return keras.callbacks.CallbackList(callbacks, add_history=True, add_progbar=False)
+    return keras.callbacks.CallbackList(callbacks, add_history=True)
 
 
 def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:

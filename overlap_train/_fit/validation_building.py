@@ -20,7 +20,7 @@ from overlap_train._callbacks.hooks import (
 )
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
-from overlap_train._fit.draws import is_drawn_in_order
+from overlap_train._fit.draws import is_drawn_in_order, reads
 from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, make_evaluator, refuse_listeners
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
@@ -226,20 +226,22 @@ def _set_request(
     listening = callbacks.callbacks
     listened = any(map(wants_test_batches, listening))
     acting = next((type(c).__name__ for c in listening if acts_in(c, TEST_BATCH_HOOKS)), None)
-    setting = next((type(c).__name__ for c in listening if acts_in(c, _BEFORE_TRACE[:1])), None)
     custom = [c for c in listening if not keras_models.is_stock_method(type(c))]
-    looks = listened or any(overrides(c, "on_test_begin") for c in custom)
+    noting = [c for c in custom if overrides(c, "on_test_begin")]
+    setting = [c for c in listening if acts_in(c, _BEFORE_TRACE[:1])]
+    setting += [c for c in noting if c not in setting and reads(settings.model, c)]
+    looks = listened or bool(noting)
     # Whether this process alone validates, and only between two epochs.
     alone = settings.replicas is None and not apart and settings.validation.every_steps is None
-    alone = alone and acting is None and setting is None
+    alone = alone and acting is None and not setting
     return SetRequest(
         settings,
         sources,
         listened=listened,
         within_evaluate=within_evaluate,
         acts=acting,
-        sets_before=setting,
-        sets_python=any(acts_in(c, (*_BEFORE_TRACE[:1], *TEST_BATCH_HOOKS)) for c in custom),
+        sets_before=next((type(c).__name__ for c in setting), None),
+        sets_python=any(c in setting or acts_in(c, TEST_BATCH_HOOKS) for c in custom),
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
         runs_metrics=alone or (apart and settings.replicas is None),

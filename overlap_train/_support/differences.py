@@ -6,16 +6,20 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+ENDED = "ended with"  # and its status: the error of a script that ends itself
 ARRAY = "values of an array"  # the key under which a recorded value has those of an array
 
 _SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
+_OF_GRADIENTS = 0.1  # of a difference in what an optimizer keeps counts so much
+_RESULTS = 1e-12  # between the spacings of float64, in which Python has its numbers, and of float32
+_NOISE = 8  # spacings of the largest entry in which the entries of an array may differ by rounding
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class Difference:
     first: Any
     second: Any
     size: float
-    decides: bool = False  # of a log, a result or a variable: a program with a seed has it again
+    decides: bool = False  # of a call, a metric or a variable: a program with a seed has it again
 
     def __str__(self) -> str:
         if isinstance(self.first, np.ndarray):
@@ -94,44 +98,65 @@ def different_calls(
     others: Sequence[np.ndarray],
 ) -> Iterator[Difference]:
     """Yield where two records of a call differ, in the order in which it happened; callbacks come last."""
-    for found in _different_results(place, first, second, variables, others):
-        yield dataclasses.replace(found, decides=True)
+    names = {name for call in (first, second) for name in call.get("metrics", ())}
+    yield from _different_hooks(place, first["hooks"], second["hooks"], names)
+    yield from _different_logs(f"{place}, result", first.get("result"), second.get("result"), names)
+    # By their order: names that Keras makes up count what a process has made.
+    yield from deciding(
+        itertools.chain(
+            differences_of(f"{place}, number of variables", len(variables), len(others)),
+            _different_variables(place, first, variables, others),
+        )
+    )
     kinds = ([kind for kind, _ in call["callbacks"]] for call in (first, second))
-    yield from differences_of(f"{place}, callbacks", *kinds)
+    yield from deciding(differences_of(f"{place}, callbacks", *kinds))
     for (kind, state), (same, other) in zip(first["callbacks"], second["callbacks"], strict=False):
         if kind != same:
             break
         yield from differences_of(f"{place}, {kind}", state, other)
 
 
-def _different_results(
-    place: str,
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    variables: Sequence[np.ndarray],
-    others: Sequence[np.ndarray],
+def _different_variables(
+    place: str, record: Mapping[str, Any], variables: Sequence[np.ndarray], others: Sequence[np.ndarray]
 ) -> Iterator[Difference]:
-    """Yield where the logs, the result and the variables of a call differ."""
-    yield from _different_hooks(place, first["hooks"], second["hooks"])
-    yield from differences_of(f"{place}, result", first.get("result"), second.get("result"))
-    # By their order: names that Keras makes up count what a process has made.
-    yield from differences_of(f"{place}, number of variables", len(variables), len(others))
-    for path, value, other in zip(first.get("variables", ()), variables, others, strict=False):
-        yield from differences_of(f"{place}, variable {path}", value, other)
+    paths = record.get("variables", ())
+    for number, (path, value, other) in enumerate(zip(paths, variables, others, strict=False)):
+        # Moments are of gradients, which take another way where rounding moves the largest of some inputs.
+        factor = 1.0 if number < record.get("weights", len(paths)) else _OF_GRADIENTS
+        for found in differences_of(f"{place}, variable {path}", value, other):
+            yield dataclasses.replace(found, size=found.size * factor)
 
 
-def _different_hooks(place: str, first: Sequence[Any], second: Sequence[Any]) -> Iterator[Difference]:
+def deciding(differences: Iterable[Difference]) -> Iterator[Difference]:
+    """Yield differences of what a program with a seed has again."""
+    return (dataclasses.replace(difference, decides=True) for difference in differences)
+
+
+def _different_hooks(
+    place: str, first: Sequence[Any], second: Sequence[Any], metrics: Set[str]
+) -> Iterator[Difference]:
     """Yield where the hooks of a call differ, by epoch."""
     names = [[f"{hook}({'' if n is None else n})" for hook, n, _ in calls] for calls in (first, second)]
     for number, (a, b) in enumerate(itertools.zip_longest(*names, fillvalue="nothing")):
         if a != b:
-            yield Difference(f"{place}, call {number + 1} of callbacks", a, b, math.inf)
+            yield Difference(f"{place}, call {number + 1} of callbacks", a, b, math.inf, decides=True)
             return
     ends = [n + 1 for _, n, _ in first if n is not None]  # the epochs, by when they end
     for (hook, number, logs), (_, _, others) in zip(first, second, strict=True):
         where = f"epoch {ends[0]}, {hook}" if ends else hook
-        yield from differences_of(f"{place}, {where}", logs, others)
+        yield from _different_logs(f"{place}, {where}", logs, others, metrics)
         ends = ends if number is None else ends[1:]
+
+
+def _different_logs(place: str, first: Any, second: Any, metrics: Set[str]) -> Iterator[Difference]:
+    """Yield where two logs differ; what a callback adds to the metrics, a time say, does not decide."""
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping):
+        yield from deciding(differences_of(place, first, second))
+        return
+    for name in dict.fromkeys([*first, *second]):
+        mine, theirs = ({name: logs[name]} if name in logs else {} for logs in (first, second))
+        found = differences_of(place, mine, theirs)
+        yield from deciding(found) if not metrics or name.removeprefix("val_") in metrics else found
 
 
 def differences_of(place: str, first: Any, second: Any) -> Iterator[Difference]:
@@ -186,9 +211,15 @@ def _size(first: Any, second: Any) -> float:
     finite = np.isfinite(a)
     if not np.array_equal(np.where(finite, 0, a), np.where(np.isfinite(b), 0, b), equal_nan=True):
         return math.inf
-    apart = np.max(np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)), initial=0.0)
-    largest = max(np.max(np.abs(values), initial=0.0, where=finite) for values in (a, b))
-    return max(float(apart / largest) if largest else 0.0, _SMALLEST)
+    # An entry's rounding is that of the sums that it came from: of its own size in numbers of Python's, which
+    # are results, and of a larger entry's in the arrays of a model, where sums cancel each other.
+    apart = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)).astype(float)
+    each = np.where(finite, np.maximum(np.abs(a), np.abs(b)), 0).astype(float)
+    largest, eps = np.max(each, initial=0.0), np.finfo(a.dtype).eps
+    if eps > _RESULTS:
+        each = np.maximum(each, np.quantile(each[each > 0], 0.75, method="lower") if largest else 0)
+    each = np.where(apart <= _NOISE * eps * largest, largest, each)
+    return max(float(np.max(apart / np.maximum(each, _SMALLEST), initial=0.0)), _SMALLEST)
 
 
 def _short(value: Any) -> str:

@@ -16,7 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.differences import ARRAY, Difference, differences_of, different_calls
+from overlap_train._support.differences import (
+    ARRAY,
+    ENDED,
+    Difference,
+    deciding,
+    differences_of,
+    different_calls,
+)
 from overlap_train.cli.contents import arrays, content_of
 
 __all__ = ["Run", "differences"]
@@ -63,33 +70,38 @@ class Run:
         try:
             record = json.loads((directory / "calls.json").read_text())
         except FileNotFoundError:
-            record = {"calls": [], "error": "the process ended before its script did", "refused": None}
-        variables = []
-        for number in range(len(record["calls"])):
-            path = directory / f"{number}.npz"
-            variables.append(list(arrays(path.read_bytes()).values()) if path.exists() else [])
+            numbers = sorted(int(path.stem) for path in directory.glob("*.json"))
+            record = {"calls": numbers, "error": f"{ENDED} the process", "refused": None}
+        paths = [directory / f"{number}.json" for number in record["calls"]]
+        calls = [_with_arrays(json.loads(path.read_text())) for path in paths if path.exists()]
+        kept = [path.with_suffix(".npz") for path in paths if path.exists()]
+        variables = [list(arrays(path.read_bytes()).values()) if path.exists() else [] for path in kept]
         work = directory / "work"
         files = {str(path.relative_to(work)): content_of(path, str(directory)) for path in written}
         said = (path for path in (directory / "output", directory / "errors"))
         output, logged = (p.read_bytes().decode(errors="replace") if p.exists() else "" for p in said)
-        found = [_with_arrays(record["calls"]), record["error"], files, output, logged]
+        found = [calls, record["error"], files, output, logged]
         calls, error, files, output, logged = _without(str(directory), found)
         return cls(directory, calls, error, variables, files, output, record["refused"], logged)
 
     @property
     def fit_seconds(self) -> float:
         """The seconds in all calls of `fit`."""
-        return float(sum(call["seconds"] for call in self.calls if call["name"] == "fit"))
+        return float(sum(call["seconds"] for call in self._fits))
 
     @property
     def fit_cpu_seconds(self) -> float:
         """The seconds for which cores were busy in all calls of `fit`."""
-        return float(sum(call["cpu_seconds"] for call in self.calls if call["name"] == "fit"))
+        return float(sum(call["cpu_seconds"] for call in self._fits))
+
+    @property
+    def _fits(self) -> list[Mapping[str, Any]]:
+        return [call for call in self.calls if call["name"] == "fit" and not call.get("within")]
 
     @property
     def reasons(self) -> list[str]:
         """What the fits said of validations in step, each once."""
-        said = (text for call in self.calls for text in call["messages"] if "in step" in text)
+        said = (text for call in self.calls for text in call.get("messages", ()) if "in step" in text)
         return list(dict.fromkeys(said))
 
     @property
@@ -119,11 +131,12 @@ class Run:
 
 def differences(first: Run, second: Run) -> Iterator[Difference]:
     """Yield where two runs differ, in the order in which it happened; what was written comes last."""
-    yield from differences_of("calls", [c["name"] for c in first.calls], [c["name"] for c in second.calls])
+    names = ([call["name"] for call in run.calls] for run in (first, second))
+    yield from deciding(differences_of("calls", *names))
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
         place = f"{a['name']} {number + 1}" if len(first.calls) > 1 else a["name"]
         yield from different_calls(place, a, b, first.variables[number], second.variables[number])
-    yield from differences_of("error", first.error, second.error)
+    yield from deciding(differences_of("error", first.error, second.error))
     yield from _different_files(first.files, second.files)
     yield from _different_lines("line of output", first.lines, second.lines)
     logged = (_lines(_OF_LIBRARIES.sub("", run.logged)) for run in (first, second))

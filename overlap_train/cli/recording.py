@@ -2,20 +2,23 @@
 
 `python -m overlap_train.cli.recording DIRECTORY BY SEED EPOCHS BATCHES SCRIPT [ARGUMENT ...]` is a process of
 `overlap-train verify`. BY is "keras" or "overlap"; 0 epochs or batches are as many as the script trains. The
-directory gets `calls.json`, and for the call N of `fit` an `N.npz` with the variables behind it, in order.
+directory gets an `N.json` for each call, for one of `fit` an `N.npz` with the variables behind it, and in the
+end `calls.json` with the order of the calls: those of the main thread come first, then those of others.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import inspect
 import json
 import os
 import runpy
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,13 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._keras import routes
+from overlap_train._support.differences import ENDED
+from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import error_text
-from overlap_train._support.recorded import Hooks, array_of, plain, states, variables_of
+from overlap_train._support.recorded import Hooks, array_of, path_of, plain, states, variables_of
 from overlap_train.cli.script import as_main
 from overlap_train.options.validation import ValidationSet
+from overlap_train.records import FitAccount
 from overlap_train.routing import Routing
 from overlap_train.trainer import Trainer
 
@@ -39,21 +45,25 @@ class _RefusedError(BaseException):
 
 
 class Recorder:
-    """Takes the outermost calls of `fit` and `evaluate`, has them done, and notes what came of them."""
+    """Takes the calls of `fit` and `evaluate`, has them done by Keras or by `Trainer`, and notes what came.
+
+    Calls of any thread are taken, and those in hooks of others, all without a bar.
+    """
 
     def __init__(self, directory: Path, *, overlap: bool, epochs: int, batches: int) -> None:
         self._directory = directory
         self._epochs, self._batches = epochs, batches
         self._routing = Routing() if overlap else None
-        self._within = False
-        self._calls: list[dict[str, Any]] = []
+        self._local, self._lock = threading.local(), threading.Lock()
+        self._threads: dict[threading.Thread, list[tuple[str, int]]] = {threading.main_thread(): []}
+        self._count = 0
         self._error: str | None = None
         self._refused: str | None = None
+        self._originals = {name: getattr(Trainer, name) for name in ("fit", "evaluate")}
 
     def run(self, script: str, arguments: list[str]) -> None:
-        """Run a script as `python script` does, and write down what it did."""
-        originals = {name: getattr(Trainer, name) for name in ("fit", "evaluate")}
-        for name, original in originals.items():
+        """Run a script as `python script` does. Threads that it leaves behind are listened to until `end`."""
+        for name, original in self._originals.items():
             setattr(Trainer, name, self._method_of_trainer(name, original))
         routes.add_handler(self._handle, everywhere=True)
         try:
@@ -62,29 +72,41 @@ class Recorder:
         except _RefusedError as refusal:
             self._refused = str(refusal)
         except SystemExit as end:
-            self._error = None if end.code in (None, 0) else f"ended with {end.code}"
+            self._error = None if end.code in (None, 0) else f"{ENDED} {end.code}"
         except Exception as error:
             traceback.print_exc()
             self._error = error_text(error)
-        finally:
-            routes.remove_handler(self._handle, everywhere=True)
-            for name, original in originals.items():
-                setattr(Trainer, name, original)
-        record = {"calls": self._calls, "error": self._error, "refused": self._refused}
+
+    def end(self) -> None:
+        """Write down in which order calls were made, and how the script ended."""
+        routes.remove_handler(self._handle, everywhere=True)
+        for name, original in self._originals.items():
+            setattr(Trainer, name, original)
+        if configured_backend() != "tensorflow":  # which the script has set itself
+            self._refused = other_backend(configured_backend())
+        first, *others = self._threads.values()
+        ordered = [number for calls in [first, *sorted(others)] for _, number in calls]
+        record = {"calls": ordered, "error": self._error, "refused": self._refused}
         (self._directory / "calls.json").write_text(json.dumps(record))
 
     def _handle(
         self, original: Callable[..., Any], model: keras.Model, name: str, *args: Any, **kwargs: Any
     ) -> Any:
         """Do a call of Keras's method; see `routes.Handler`."""
+        if self._is_expected(model, name):
+            return original(model, *args, **kwargs)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             if self._routing is None:
                 return original(model, *args, **kwargs)
+            self._local.expected = model, name
             return self._routing(original, model, name, *args, **kwargs)
 
+        before = self._routing.trainer if self._routing is not None else None
+
         def trainer() -> Trainer | None:
-            return self._routing.trainer if self._routing is not None else None
+            used = self._routing.trainer if self._routing is not None else None
+            return None if used is before else used
 
         return self._recorded(call, model, name, trainer, args, kwargs)
 
@@ -93,17 +115,28 @@ class Recorder:
         def method(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
             def call(*args: Any, **kwargs: Any) -> Any:
                 kwargs.pop("resume", None)  # both runs begin anew
+                self._local.expected = trainer.model, name
                 if self._routing is not None:
                     return original(trainer, *args, **kwargs)
                 _require_keras(trainer, name, kwargs.get("validation_data"))
-                with routes.suspended():
-                    return getattr(trainer.model, name)(*args, **kwargs)
+                return getattr(trainer.model, name)(*args, **kwargs)
 
-            if self._within:
+            if self._is_expected(trainer.model, name):
                 return original(trainer, *args, **kwargs)
-            return self._recorded(call, trainer.model, name, lambda: trainer, args, kwargs)
+            result = self._recorded(call, trainer.model, name, lambda: trainer, args, kwargs)
+            if name == "fit":
+                _tell_alike(trainer, result, overlapped=self._routing is not None)
+            return result
 
         return method
+
+    def _is_expected(self, model: keras.Model, name: str) -> bool:
+        """Whether this is the next call of a method on this thread that a recorded one makes itself."""
+        expected = getattr(self._local, "expected", None)
+        if expected is None or expected[0] is not model or expected[1] != name:
+            return False
+        self._local.expected = None
+        return True
 
     def _recorded(
         self,
@@ -114,31 +147,38 @@ class Recorder:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        if self._within:  # by a callback, or by the library itself
-            return call(*args, **kwargs)
-        hooks = Hooks()
+        hooks, depth = Hooks(), getattr(self._local, "depth", 0)
         arguments, callbacks = self._arguments(model, name, args, kwargs, hooks)
-        record: dict[str, Any] = {"name": name, "model": model.name}
-        self._calls.append(record)
-        self._within = True
-        start_s, start_cpu_s = time.monotonic(), time.process_time()
+        record: dict[str, Any] = {"name": name, "model": model.name, "within": depth > 0}
+        with self._lock:
+            number, self._count = self._count, self._count + 1
+            self._threads.setdefault(threading.current_thread(), []).append((model.name, number))
+        self._local.depth = depth + 1
+        start_s, start_cpu_s, history = time.monotonic(), time.process_time(), None
         try:
-            result = call(**arguments)
+            history = call(**arguments)
+            record["result"] = plain(getattr(history, "history", history))
         finally:
-            self._within = False
             record["seconds"] = time.monotonic() - start_s
             record["cpu_seconds"] = time.process_time() - start_cpu_s
-            record["hooks"] = hooks.calls
+            self._local.depth, self._local.expected = depth, None
+            record["hooks"] = hooks.calls if callbacks else _ends_of(history)
             record["callbacks"] = states(callbacks)
-            used = trainer()
-            record["messages"] = list(used.messages) if used is not None and name == "fit" else []
+            record["metrics"] = ["loss", *_names_of_metrics(model)]
             if name == "fit":
+                record["messages"] = self._messages(trainer())
                 variables = variables_of(model)
-                record["variables"] = [variable.path for variable in variables]
+                record["weights"] = len(model.variables)
+                record["variables"] = [path_of(variable) for variable in variables]
                 values = map(array_of, variables)
-                np.savez(self._directory / f"{len(self._calls) - 1}.npz", *values)
-        record["result"] = plain(getattr(result, "history", result))
-        return result
+                np.savez(self._directory / f"{number}.npz", *values)
+            (self._directory / f"{number}.json").write_text(json.dumps(record))
+        return history
+
+    def _messages(self, trainer: Trainer | None) -> list[str]:
+        if trainer is not None:
+            return list(trainer.messages)
+        return [] if self._routing is None else ["in step: Keras did a fit that a warning names"]
 
     def _arguments(
         self,
@@ -149,21 +189,60 @@ class Recorder:
         hooks: Hooks,
     ) -> tuple[dict[str, Any], list[Any]]:
         """Return a call's arguments by name, shortened, and the script's callbacks."""
-        arguments = inspect.signature(getattr(Trainer, name)).bind(None, *args, **kwargs).arguments
-        arguments = {key: value for key, value in arguments.items() if key != "self"}
+        try:
+            arguments = _by_name(getattr(Trainer, name), args, kwargs)
+        except TypeError:  # for a method of the user's, which may have arguments of its own
+            arguments = _by_name(getattr(type(model), name), args, kwargs)
         arguments["verbose"] = 0  # what a script prints itself is compared
         callbacks = arguments.get("callbacks")
         if isinstance(callbacks, keras.callbacks.CallbackList):
             listed = list(callbacks.callbacks)
         else:
             listed = list(keras.tree.flatten(callbacks)) if callbacks is not None else []
-            arguments["callbacks"] = [*listed, hooks]
+            if listed:  # a training without callbacks goes another way
+                arguments["callbacks"] = [*listed, hooks]
         if self._epochs and name == "fit":
             first = arguments.get("initial_epoch", 0)
             arguments["epochs"] = min(arguments.get("epochs", 1), first + self._epochs)
         if self._batches:
             _shorten(arguments, name, self._batches)
         return arguments, listed
+
+
+def _by_name(method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a method by their names."""
+    signature = inspect.signature(method)
+    arguments = dict(signature.bind(None, *args, **kwargs).arguments)
+    del arguments[next(iter(signature.parameters))]
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(name, {})
+    return arguments
+
+
+def _tell_alike(trainer: Trainer, history: Any, *, overlapped: bool) -> None:
+    """Have a script read the same of both runs where it asks what Keras does not tell."""
+    ended = trainer.ended if overlapped else "stopped" if trainer.model.stop_training else "completed"
+    outcome = type(trainer._outcome)(ended=ended, account=FitAccount(0.0, 0.0))
+    trainer._outcome = outcome
+    history.ended, history.accounts, history.account = ended, outcome.accounts, outcome.account
+
+
+def _ends_of(history: Any) -> list[tuple[str, int, Any]]:
+    """Return the ends of the epochs of a training without callbacks, as `Hooks` notes them."""
+    if not isinstance(history, keras.callbacks.History):
+        return []
+    epochs = history.epoch
+    values = {name: each for name, each in history.history.items() if len(each) == len(epochs)}
+    logs = ({name: each[number] for name, each in values.items()} for number in range(len(epochs)))
+    return [("on_epoch_end", epoch, plain(each)) for epoch, each in zip(epochs, logs, strict=True)]
+
+
+def _names_of_metrics(model: keras.Model) -> list[str]:
+    try:
+        return list(model.get_metrics_result())
+    except Exception:  # of a metric that has seen no batch
+        return [metric.name for metric in model.metrics]
 
 
 def _shorten(arguments: dict[str, Any], name: str, batches: int) -> None:
@@ -173,7 +252,8 @@ def _shorten(arguments: dict[str, Any], name: str, batches: int) -> None:
     def first(value: Any, rows: int) -> Any:
         if isinstance(value, tf.data.Dataset):
             return value.take(batches)
-        if not all(hasattr(leaf, "shape") for leaf in keras.tree.flatten(value) if leaf is not None):
+        leaves = [leaf for leaf in keras.tree.flatten(value) if leaf is not None]
+        if not all(hasattr(leaf, "shape") and not isinstance(leaf, tf.SparseTensor) for leaf in leaves):
             return value
         return keras.tree.map_structure(lambda array: None if array is None else array[:rows], value)
 
@@ -206,6 +286,7 @@ def main(arguments: list[str]) -> None:
     directory, by, seed, epochs, batches, script, *rest = arguments
     keras.utils.set_random_seed(int(seed))
     recorder = Recorder(Path(directory), overlap=by == "overlap", epochs=int(epochs), batches=int(batches))
+    atexit.register(recorder.end)  # behind the script's threads, and what it registers itself
     recorder.run(script, rest)
 
 

@@ -79,7 +79,9 @@ def require_comparable(script: Path, keras: Run, ours: Run) -> None:
     """Raise UsageError if two runs of a script say nothing about overlapping."""
     if keras.refused is not None:
         raise UsageError(f"{script} cannot be run by Keras: {keras.refused}")
-    if keras.error is not None and keras.error == ours.error:
+    if ours.refused is not None:
+        raise UsageError(f"{script} cannot be compared: {ours.refused}")
+    if keras.error is not None and not keras.calls:
         raise UsageError(f"{script} fails by Keras too: {one_line(keras.error)}")
     if not keras.calls:
         raise UsageError(f"{script} has not called fit or evaluate")
@@ -107,6 +109,8 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
             f"{count} values differ between two runs of Keras as well, such as {judgement.varying[0].place}"
         )
         findings.append(Finding("left out", count, text, "note"))
+    if keras.error is not None and keras.error == ours.error:
+        findings.append(Finding("end", keras.error, f"both runs: {one_line(keras.error)}", "note"))
     findings.append(Finding("compared", keras.counts, keras.summary))
     findings += [Finding("said", text, text, "note") for text in ours.reasons]
     return findings

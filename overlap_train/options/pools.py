@@ -10,7 +10,7 @@ import warnings
 from dataclasses import dataclass
 
 from overlap_train._support.arguments import require_count, require_flag
-from overlap_train.options.threads import available_cores, fix_ways, thread_pools
+from overlap_train.options.threads import available_cores, fix_ways, thread_pools, ways_are_fixed
 
 __all__ = ["ThreadSettings", "configure"]
 
@@ -81,6 +81,10 @@ def configure(
             "by how many threads share it. Set inter_op_threads, which change no result"
         )
     try:
+        if (
+            deterministic and not ways_are_fixed()
+        ):  # other than it may be: raises wherever TensorFlow has started
+            tf.config.threading.set_inter_op_parallelism_threads(inter + 1)
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)
     except RuntimeError as error:

@@ -55,6 +55,7 @@ def captured(value, dtype, **options):
 def test_values_of_any_number_come_back_whatever_their_shape(dtype, value):
     state, variable = captured(value, dtype)
     require_storable(state.variables)
+    assert dtype in {kind.name for _, kind in specs_of(state)}
     saved = through_file(state)
     before = variable.numpy()
     variable.assign(tf.cast(tf.zeros_like(value), dtype))

@@ -96,8 +96,8 @@ def wired(skips):
     return keras.Model(x, layers.Add()([y, layers.Dense(2)(x if skips else y)]))
 
 
-def calling(function):
-    return keras.Sequential([keras.Input((2,)), layers.Lambda(function)])
+def of(layer):
+    return keras.Sequential([keras.Input((2,)), layer])
 
 
 PLAIN = functional()
@@ -105,7 +105,14 @@ OTHERWISE = {
     "rate": (PLAIN, functional(rate=0.2), "dropout.rate is 0.2 (was 0.1)"),
     "own attribute": (PLAIN, functional(scale=3.0), "scaled.scale is 3 (was 1)"),
     "activation": (PLAIN, functional(function="relu"), "dense.activation is relu (was linear)"),
-    "lambda": (calling(lambda x: x), calling(keras.ops.abs), "lambda.function is abs (was a lambda)"),
+    "lambda": (
+        of(layers.Lambda(lambda x: x)),
+        of(layers.Lambda(keras.ops.abs)),
+        "lambda.function is abs (was a lambda)",
+    ),
+    "class": (of(layers.Flatten(name="a")), of(layers.ReLU(name="a")), "a is ReLU (was Flatten)"),
+    "dtype": (of(layers.ReLU(dtype="float16")), of(layers.ReLU()), "re_lu.dtype is float32 (was float16)"),
+    "longest": (Subclassed("a" * 100), Subclassed("b"), f"subclassed.alpha is b (was {'a' * 100})"),
     "subclassed": (Subclassed(0.5), Subclassed(0.75), "subclassed.alpha is 0.75 (was 0.5)"),
     "wiring": (wired(True), wired(False), "functional.wiring is another"),
     "momentum": (sgd(momentum=0.9), sgd(), "optimizer.momentum is 0 (was 0.9)"),
@@ -207,6 +214,7 @@ def test_a_training_pipeline_is_not_told_by_where_its_files_lie():
 
     assert described_data(read("here")) == described_data(read("elsewhere"))
     assert described_data(read("here")) != described_data(read("here", count=3))
+    assert described_data(read("here").repeat())["training data.batches"] == "endless"
 
 
 def test_a_loss_is_told_by_its_class_and_settings_or_by_its_name():
@@ -300,6 +308,7 @@ def captured(x):
         ((X, None), (X,), True),
         ((np.array(["a", "b"], object),), (np.array(["a", "c"], object),), False),
         ((np.array([object()]),), (np.array([object()]),), True),
+        ((np.array([object()]),), (np.array([None]),), False),
         *((dataset(), other, False) for other in (dataset(X + 1), dataset(size=3), dataset().take(2))),
         (dataset(), dataset(), True),
         (captured(X), captured(X + 1), True),  # what a function captures is not looked for

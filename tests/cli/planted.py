@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import keras
 import numpy as np
@@ -35,6 +36,22 @@ class Losses(keras.callbacks.Callback):
 class Prints(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         print("epoch", epoch)
+        if fault == "hidden note":
+            self._note = epoch
+
+
+def fit_probe(steps):
+    """Trains another model, which holds an optimizer that is not its own."""
+    probe = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)], name="probe")
+    probe.others = {"second": keras.optimizers.Adam(0.1 if fault == "second optimizer" else 0.2)}
+    probe.others["second"].build([])
+    probe.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    probe.fit(x, y, steps_per_epoch=steps, verbose=0)
+
+
+class Probes(keras.callbacks.Callback):
+    def on_train_end(self, logs=None):
+        fit_probe(2 if fault == "fit in a hook" else 1)
 
 
 keras.utils.set_random_seed(2 if fault == "seed" else 1)
@@ -50,7 +67,7 @@ rate = 0.02 if fault == "learning rate" else 0.01
 optimizer = keras.optimizers.SGD(rate, momentum=0.8 if fault == "momentum" else 0.9, name="sgd")
 loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 model.compile(optimizer, loss, metrics=[Weighed(name="weighed")])
-callbacks = [Losses(), Prints(), keras.callbacks.CSVLogger("log.csv")]
+callbacks = [Losses(), Prints(), keras.callbacks.CSVLogger("log.csv"), Probes()]
 if fault == "no callback":
     del callbacks[1]
 if fault == "raises":
@@ -66,6 +83,10 @@ if fault == "no file":
 if fault == "file":
     with open("log.csv", "a") as file:
         file.write("3,1,1,1\n")
+thread = threading.Thread(target=fit_probe, args=(2 if fault == "fit on a thread" else 1,))
+thread.start()
+thread.join()
+np.save("scales.npy", [6e4, 0.5 if fault == "small entry" else 0.9])
 if fault != "no evaluation":
     print(f"{model.evaluate(x, y)[0] + (0.1 if fault == 'printed' else 0):.4f}")
 if fault == "other evaluation":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 
 import keras
 import pytest
@@ -78,6 +79,8 @@ def test_a_signal_ends_the_waits_of_one_host_alone(fit, monkeypatch):
     one = fit()
     parts = one.builder.build()
     parts.deliveries.check_interrupted()
+    assert parts.training.interrupts._listen(bytes([signal.SIGTERM])) is not None, "it insists"
+    parts.training.interrupts.heed()
     parts.training.interrupts._receive("SIGTERM")
     with pytest.raises(Interrupted):
         parts.deliveries.check_interrupted()

@@ -14,6 +14,7 @@ from overlap_train import EvaluationFunction, Trainer, ValidationPolicy
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.iterator_feed import IteratorFeed
 from overlap_train._fit.draws import follow_others, is_drawn_in_order
+from overlap_train._inspection import reach
 from overlap_train._keras.data import recognize
 from tests.fit.python_data import Batches, X, Y, fit_both
 from tests.fit.requests import request_of
@@ -232,9 +233,18 @@ def test_python_that_asks_another_model_is_drawn_beside_the_training():
     assert is_drawn_in_order(feed, Batches(3, adversarial(model)), model)
     assert not is_drawn_in_order(feed, Batches(3, adversarial(teacher)), model)
     assert not is_drawn_in_order(feed, (X, Y), model)
+    assert not is_drawn_in_order(feed, model.weights[0], model), "an array, which is read once"
     one = shuffled().batch(16)
     looking = Batches(3, lambda rows: rows + next(iter(one))[0][0, 0].numpy())
     assert is_drawn_in_order(IteratorFeed(recognize(one)), looking, model)
+
+
+def test_python_that_reaches_more_than_is_looked_through_is_not_run_ahead_of(monkeypatch):
+    monkeypatch.setattr(reach, "_MOST_OBJECTS", 100)
+    rows = [[number] for number in range(1000)]
+    feed = IteratorFeed(recognize(Batches(3, lambda batch: batch + rows[0])))
+    (reason,) = follow_others(request(feed, sequential()), [keras.callbacks.History()])
+    assert "can get hold of more objects than are looked through" in reason.sentence
 
 
 @pytest.mark.parametrize("make", [tf.Variable, keras.Variable])

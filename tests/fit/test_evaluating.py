@@ -41,7 +41,7 @@ DATA = {
 }
 
 
-@pytest.mark.by_default("dataset")
+@pytest.mark.by_default("dataset", "unknown length")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA)
 def test_an_evaluation_ends_with_the_line_of_keras(data):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import signal
 import threading
 import time
 from concurrent.futures import CancelledError, ThreadPoolExecutor
@@ -15,10 +17,17 @@ import keras
 import numpy as np
 import pytest
 
-from overlap_train import CheckpointPolicy, EvaluatorPolicy, Trainer, ValidationPolicy, ValidationSet
+from overlap_train import (
+    CheckpointPolicy,
+    EvaluationFunction,
+    EvaluatorPolicy,
+    Trainer,
+    ValidationPolicy,
+    ValidationSet,
+)
 from overlap_train._checkpoint import run_directory
 from overlap_train._checkpoint.run_directory import RunDirectory
-from overlap_train._fit import elsewhere, evaluator
+from overlap_train._fit import elsewhere, evaluator, session
 from overlap_train._fit.evaluator import Follower
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import (
@@ -121,6 +130,8 @@ def test_sets_functions_steps_and_rollbacks_are_those_of_one_process(named, tmp_
         assert ours.metrics == pytest.approx(theirs.metrics, rel=1e-6)
     assert_adds_up(two)
     assert two.account.validated_s > 0
+    assert all(span.step is not None for span in two.recorder.spans() if span.name == "validate")
+    assert RunDirectory(tmp_path).read_run().history == history(two)
     assert not files(tmp_path), "the directory holds no more than it needs"
     assert [results[0][epoch]["val_clean_loss"] for epoch in range(4)] == history(two)["val_clean_loss"]
     for ours, theirs in zip(evaluator.weights, two.model.weights, strict=True):
@@ -229,9 +240,13 @@ def test_a_training_that_keeps_weights_is_followed_for_longer_than_the_time_to_w
 
 
 def test_with_an_evaluator_elsewhere_it_is_in_its_directory_that_weights_are_kept(tmp_path):
-    with evaluating(tmp_path / "meeting", CLEAN):
+    tested = []
+    size = EvaluationFunction(length, clone=sequential)
+    with evaluating(tmp_path / "meeting", functions={"size": size}):
         resume = CheckpointPolicy(tmp_path / "checkpoints", keep_weights="all")
-        fit(ValidationPolicy(evaluator=tmp_path / "meeting"), resume=resume)
+        callbacks = [keras.callbacks.LambdaCallback(on_test_begin=tested.append)]
+        fit(ValidationPolicy(evaluator=tmp_path / "meeting"), resume=resume, callbacks=callbacks)
+    assert not tested, "functions alone are no test"
     assert [entry.epoch for entry in files(tmp_path / "meeting", "weights")] == [0, 1, 2, 3]
     assert not (tmp_path / "checkpoints" / "evaluator").exists()
 
@@ -336,7 +351,7 @@ def test_what_fails_on_the_evaluator_is_told_to_the_training(tmp_path):
         raise ArithmeticError("the cause")
 
     with (
-        evaluating(tmp_path, functions={"fails": fails}, timeout_s=1.0),
+        evaluating(tmp_path, validation=ValidationPolicy(functions={"fails": fails}), timeout_s=1.0),
         pytest.raises(ValidationWorkerError, match=r"on the evaluator: .*ArithmeticError: the cause"),
     ):
         fit(ValidationPolicy(evaluator=tmp_path))
@@ -369,7 +384,7 @@ def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
     old = {entry.run for entry in files(tmp_path)}
     directory = RunDirectory(tmp_path)
     for entry in files(tmp_path, "result")[1:]:
-        directory.remove(entry)  # as if it had been killed sooner
+        directory.remove(entry, entry)  # as if it had been killed sooner; one may be gone
     (directory.path / ".weights-000009-epoch-000000-a-0123456789abcdef.otck").write_bytes(b"half")
     # The first evaluator may come before the new run, and then evaluates what the old one has kept.
     with evaluating(tmp_path, CLEAN, times=2) as results:
@@ -379,6 +394,22 @@ def test_files_of_an_older_run_are_not_taken_for_those_of_this_one(tmp_path):
     assert [values["val_loss"] for values in results[-1].values()] == expected["val_loss"]
     assert not old & {entry.run for entry in files(tmp_path)}
     assert not list(directory.path.glob(".weights*"))
+
+
+class Terminates(keras.callbacks.Callback):
+    overlap_safe = True
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_weights_of_an_epoch_that_was_not_delivered_before_a_signal_are_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_GRACE_S", 0.5)
+    policy = ValidationPolicy(evaluator=EvaluatorPolicy(tmp_path, keep_weights=True))
+    trainer = fit(policy, callbacks=[Terminates()])
+    assert (trainer.ended, history(trainer)) == ("interrupted by SIGTERM", {})
+    assert not files(tmp_path)
 
 
 @pytest.mark.nightly

@@ -119,7 +119,7 @@ def test_what_a_hook_of_the_chief_raises_ends_all(places):
     assert "the chief has failed: KeyError: 'of mine'" in str(other)
 
 
-def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places):
+def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief_also_in_a_last_epoch(places):
     class Swaps(kc.Callback):
         def on_test_begin(self, logs=None):
             self.model.layers[-1].kernel.assign([[3.0]])
@@ -127,10 +127,10 @@ def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief(places
     def work(host):
         place = places[host.index]
         _, delivery = place.together(host, *([] if host.index else [Swaps()]))
-        return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=False, trained_on=False)
+        return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=True, trained_on=False)
 
     for outcome, place in zip(on_hosts(work), places, strict=True):
-        assert outcome.logs["val_loss"] == 0.25
+        assert (outcome.logs["val_loss"], outcome.stop) == (0.25, True)
         assert place.kernel == 3.0
 
 

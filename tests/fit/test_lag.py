@@ -86,16 +86,17 @@ def test_where_running_ahead_is_required_that_is_an_error():
         lag.delivered(rolled_back=True)
 
 
-def test_a_training_that_was_stopped_inside_its_last_epoch_waits_for_no_core(monkeypatch):
+@pytest.mark.parametrize(("stops", "epochs"), [(True, 9), (False, 1)])
+def test_a_training_that_ends_or_was_stopped_inside_an_epoch_waits_for_no_core(monkeypatch, stops, epochs):
     """Nothing is trained any more that a validation could slow down."""
     monkeypatch.setattr(IdleCores, "left", property(lambda _: 0.1))
     monkeypatch.setattr(Deliveries, "ready", lambda _: False)
     policy = ValidationPolicy(workers=1, on_change="continue")
     trainer = Trainer(sequential(), validation=policy, execution=ExecutionPlan(batch_splits=1))
-    stops = keras.callbacks.LambdaCallback(
-        on_train_batch_end=lambda batch, logs: setattr(trainer.model, "stop_training", True)
+    stop = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: setattr(trainer.model, "stop_training", stops)
     )
-    trainer.fit(*arrays(), epochs=9, validation_data=arrays(40, 1), verbose=0, callbacks=[stops])
+    trainer.fit(*arrays(), epochs=epochs, validation_data=arrays(40, 1), verbose=0, callbacks=[stop])
     assert not [message for message in trainer.messages if "of a core idle" in message]
 
 

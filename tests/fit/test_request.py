@@ -48,6 +48,10 @@ def test_a_split_is_the_validation_where_there_is_no_other(model):
     assert len(validation.data[0]) == 9
 
 
+def test_without_a_batch_size_it_follows_from_the_steps_of_an_epoch_as_by_keras(model):
+    assert request_of(Trainer(model), steps_per_epoch=4).feed.num_batches == 4
+
+
 def test_a_model_compiled_anew_outside_the_scope_is_refused(replicated):
     trainer = Trainer(replicated, strategy=STRATEGY)
     with STRATEGY.scope():

@@ -55,7 +55,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.by_default("a_cache_of_noise_and_noise")
+@pytest.mark.by_default("a_cache_of_noise_and_noise", "one_generator_in_a_pass_that_goes_on")
 @pytest.mark.parametrize("data", REFUSED, ids=lambda data: data.__name__)
 def test_draws_that_would_be_others_are_refused(data, tmp_path):
     with pytest.raises(ValueError, match=f"resume cannot draw again what this data draws: .*{REFUSED[data]}"):

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import sys
+
 import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train import Trainer
+from overlap_train import Trainer, ValidationPolicy
 from overlap_train._fit import run as module
+from overlap_train._fit.deliveries import Deliveries
 from overlap_train.errors import HostLostError
 from tests import networks, pools
 from tests.parallel.together import ThreadHost
+from tests.whole_fits.comparing import VALIDATION, in_turn
 
 
 class Told(keras.callbacks.Callback):
@@ -39,6 +44,17 @@ def test_where_no_epoch_is_to_be_trained_nothing_is_built(monkeypatch):
         assert (before == after).all()
 
 
+def test_where_no_epoch_is_to_be_trained_the_weights_become_their_averages_as_by_keras():
+    def run(trained):
+        model = getattr(trained, "model", trained)
+        trained.fit(*networks.arrays(), verbose=0)
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+        trained.fit(*networks.arrays(), initial_epoch=1, verbose=0)
+        return model.get_weights()
+
+    networks.assert_alike(*in_turn(run, lambda: networks.sequential(keras.optimizers.SGD(use_ema=True)))[:2])
+
+
 def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path):
     trainer = Trainer(pools.sequential())
     trainer.fit(*networks.arrays(), batch_size=32, verbose=0)
@@ -49,11 +65,21 @@ def test_a_fit_that_cannot_be_assembled_tells_nothing_of_the_one_before(tmp_path
     assert (trainer.ended, trainer.accounts) == ("failed", [])
 
 
-@pytest.mark.parametrize("verbose", [0, 2])
-def test_the_table_of_the_epochs_is_shown_unless_silence_was_asked_for(verbose, capsys):
-    trainer = Trainer(pools.sequential())
-    trainer.fit(*networks.arrays(), batch_size=32, epochs=2, verbose=verbose)
-    assert (repr(trainer.accounts) in capsys.readouterr().out) is bool(verbose)
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+def test_a_terminal_shows_as_much_as_was_asked_for(verbose, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    monkeypatch.setattr(Deliveries, "ready", lambda _: False)  # a validation is under way for an epoch
+    trainer = Trainer(pools.sequential(), validation=ValidationPolicy(overlap="always"))
+    trainer.fit(*networks.arrays(), 32, epochs=2, validation_data=VALIDATION, verbose=verbose)
+    shown = sys.stdout.getvalue()
+    assert (repr(trainer.accounts) in shown) is bool(verbose)
+    assert ("validating 1: " in shown) is (verbose == 1)
+    assert ("plan: " in shown) is (verbose == 2)
 
 
 LOST = (

@@ -49,11 +49,15 @@ def fitted(does=lambda callback: None, **arguments):
     ("does", "said"),
     [
         (lambda callback: callback.model.make_train_function(force=True), "the step is traced again"),
+        (
+            lambda callback: callback.model.make_train_function(force=True),
+            "no further checkpoints are written",
+        ),
         (listens, "built again, because "),
     ],
 )
-def test_what_a_callback_changes_has_all_built_anew_once(does, said):
-    assert sum(said in message for message in fitted(does).messages) == 1
+def test_what_a_callback_changes_has_all_built_anew_and_is_said_once(does, said, tmp_path):
+    assert sum(said in message for message in fitted(does, resume=tmp_path).messages) == 1
 
 
 @pytest.mark.parametrize(

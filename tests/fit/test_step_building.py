@@ -41,7 +41,9 @@ def searched(monkeypatch):
     found = []
     monkeypatch.setattr(step_building.tf.config, "list_logical_devices", lambda kind: [])
     monkeypatch.setattr(step_building.keras_training, "is_deterministic", lambda: False)
-    monkeypatch.setattr(step_building, "find_kernels", lambda model, **options: found.append(options))
+    monkeypatch.setattr(
+        step_building, "find_kernels", lambda model, **options: found.append(model and options)
+    )
     return found
 
 

@@ -128,17 +128,17 @@ IN_STEP = {
 }
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("case", IN_STEP)
+@pytest.mark.by_default("batches are listened to")
 def test_where_it_cannot_be_counted_the_validation_is_made_in_step(case):
     compared(MODELS["lstm"], overlaps=False, **IN_STEP[case])
 
 
-def test_counters_wrap_around():
+def test_counters_wrap_around_and_count_the_epochs_that_are_validated():
     class Small(Counts):
         first, step = tf.constant(250, tf.uint8), tf.constant(90, tf.uint8)
 
-    compared(lambda: compiled(kl.Flatten, Small))
+    compared(lambda: compiled(kl.Flatten, Small), epochs=4, validation_freq=2)
 
 
 def test_of_two_sets_of_which_one_may_be_drawn_anew_each_follows_the_other():

@@ -80,7 +80,9 @@ def assert_adds_up(trainer):
         assert getattr(account, name) == pytest.approx(sum(getattr(epoch, name) for epoch in epochs))
     assert account.hidden_s <= account.validated_s
     assert (history.account, history.accounts) == (account, epochs)
-    assert {"trace", "train", "snapshot", "deliver"} <= {span.name for span in trainer.recorder.spans()}
+    spans = trainer.recorder.spans()
+    assert {"trace", "train", "snapshot", "deliver"} <= {span.name for span in spans}
+    assert all(span.details["steps"] is not None for span in spans if span.name == "train")
 
 
 @pytest.mark.parametrize("name", FITS)

@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
+from overlap_train._fit.deliveries import Deliveries
 from tests.networks import arrays, assert_alike
 from tests.pools import sequential
 from tests.whole_fits.comparing import AtEpoch, Rows, in_turn, slices
@@ -165,3 +166,16 @@ def test_what_a_validation_raises_comes_before_the_error_of_the_training_ahead()
     given = {"validation_data": Invalid(), "callbacks": [schedule([0.1])], "verbose": 0}
     with pytest.raises(Exception, match="validation rows"):
         Trainer(sequential(), validation=NEXT).fit(**ARRAYS, epochs=3, **given)
+
+
+def test_behind_an_epoch_whose_callback_fails_none_is_delivered_though_another_is_being_trained(monkeypatch):
+    def run(trained):
+        notes = Notes()
+        callbacks = [notes, AtEpoch(lambda callback, epoch: 1 / 0)]
+        with pytest.raises(ZeroDivisionError):
+            trained.fit(**ARRAYS, epochs=5, validation_data=VALIDATION, callbacks=callbacks, verbose=0)
+        return [epoch for epoch, *_ in notes.seen]
+
+    monkeypatch.setattr(Deliveries, "ready", lambda self: self.cursor.within and len(self) > 1)
+    expected, actual, _ = in_turn(run)
+    assert actual == expected == [0]

@@ -16,6 +16,7 @@ import tensorflow as tf
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.lag import IdleCores
+from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.monitoring import overlap_s
 from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, linear
@@ -137,6 +138,13 @@ def test_at_most_max_lag_later_epochs_have_begun_at_delivery(max_lag):
     assert not trainer.timed_out
     assert [epoch for epoch, _ in delivered] == [0, 1, 2, 3, 4], "in epoch order"
     assert delivered[0][1] == max(lag for _, lag in delivered) == max_lag
+
+
+def test_an_epoch_whose_validation_is_over_is_delivered_before_the_next_one_is_trained(monkeypatch):
+    monkeypatch.setattr(Backlog, "ready", lambda _: True)
+    trainer, made = held(STEPS), []
+    fit(trainer, callbacks=[at_ends(lambda epoch, logs: made.append(trainer.made))])
+    assert made == [STEPS, 2 * STEPS, 3 * STEPS]
 
 
 @pytest.mark.usefixtures("little_to_search")

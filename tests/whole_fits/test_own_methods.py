@@ -195,7 +195,7 @@ def test_an_evaluate_that_passes_on_what_was_asked_for_gives_it(asked):
     assert OF_EVALUATE[asked][0](built(PassesOn)).evaluate(X, Y, verbose=0) == pytest.approx(expected)
 
 
-@pytest.mark.by_default("PassesOn-preprocess")
+@pytest.mark.by_default("PassesOn-preprocess", "PassesOn-validation_step")
 @pytest.mark.parametrize("asked", OF_EVALUATE)
 @pytest.mark.parametrize("kind", [Alone, PassesOn, OwnTestFunction])
 def test_a_fit_refuses_what_the_models_validation_would_not_heed(kind, asked):

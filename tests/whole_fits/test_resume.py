@@ -139,7 +139,7 @@ def killings():
 
 @pytest.mark.parametrize(("source", "every_steps", "step"), list(killings()))
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.by_default("augmented pipeline-2-3", "generator-2-11")
+@pytest.mark.by_default("augmented pipeline-2-3", "generator-2-11", "speaks-2-27", "augmented-None-27")
 def test_killed_the_same_call_goes_on_with_the_batches_of_the_unbroken_run(
     tmp_path, source, every_steps, step
 ):

@@ -121,8 +121,8 @@ def cases():
     yield from (("a generator", kill, 1, 5) for kill in KILLS[:3])  # with validations inside epochs
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(("source", "kill", "lag", "every"), list(cases()))
+@pytest.mark.parametrize(("source", "kill", "lag", "every"), list(cases()), ids=str)
+@pytest.mark.by_default("python-{'epoch': 2}-1-None")
 def test_a_resumed_fit_draws_and_writes_what_the_unbroken_one_does(source, kill, lag, every, tmp_path):
     policy = CheckpointPolicy(tmp_path, every_steps=3 if "step" in kill else None)
     trainer = killed_and_resumed(lambda kills: fit(source, policy, kills, lag=lag, every=every), **kill)

@@ -111,7 +111,8 @@ def test_a_validation_generator_is_drawn_once_for_each_epoch(callbacks):
         given = {"validation_steps": 2, "shuffle": False, "verbose": 0}
         given["callbacks"] = [make() for make in callbacks]
         explained = trainer.explain(X, Y, validation_data=validation(), **given)
-        assert callbacks or explained.max_lag == lag
+        waits = any("validation data comes from a generator" in str(each) for each in explained.reasons)
+        assert (waits, explained.max_lag) == ((True, 0) if callbacks and lag else (False, lag))
         histories.append(trainer.fit(X, Y, epochs=4, validation_data=validation(), **given).history)
     assert_alike(histories[1], histories[0])
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import CLASSES, arrays, assert_alike, linear
-from tests.whole_fits.comparing import assert_returns_as_keras
+from tests.whole_fits.comparing import assert_returns_as_keras, in_turn
 
 X, Y = arrays(48)
 ALWAYS = ValidationPolicy(overlap="always")
@@ -152,6 +152,41 @@ def test_what_on_test_begin_sets_is_seen_by_the_first_evaluation(table, change):
         return trained.evaluate(X, Y, verbose=0, callbacks=[hook_of("on_test_begin", change)])
 
     assert_returns_as_keras(run, lambda: a_layer(table))
+
+
+class Scales(keras.callbacks.Callback):
+    """Does nothing but to note something for itself."""
+
+    def on_test_begin(self, logs=None):
+        self.scale = 0.5
+
+
+def test_what_on_test_begin_notes_for_itself_is_seen_by_a_model_that_reads_the_callback():
+    callback = Scales()
+
+    def build():
+        callback.scale = 1.0
+        return a_layer(vars(callback))
+
+    expected, actual, _ = in_turn(lambda it: it.evaluate(X, Y, verbose=0, callbacks=[callback]), build)
+    assert actual == pytest.approx(expected, rel=1e-5)
+
+    def fit(trained):
+        return trained.fit(X, Y, callbacks=[callback], epochs=2, **ARGUMENTS).history
+
+    expected, actual, _ = in_turn(fit, build, ALWAYS)
+    assert_alike(actual, expected)
+
+
+def test_what_a_hook_of_a_batch_sets_is_seen_in_a_fit_that_may_be_resumed(table, change, tmp_path):
+    def run(trained):
+        change(1.0)
+        given = {**ARGUMENTS, **({"resume": tmp_path} if isinstance(trained, Trainer) else {})}
+        hook = hook_of("on_train_batch_end", change)
+        return trained.fit(X, Y, callbacks=[hook], epochs=2, **given).history
+
+    expected, actual, _ = in_turn(run, lambda: a_layer(table), ALWAYS)
+    assert_alike(actual, expected)
 
 
 @pytest.mark.parametrize("hook", ["on_test_begin", "on_test_batch_begin"])
