@@ -10,7 +10,6 @@ import argparse
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from overlap_train.cli import verify
@@ -34,13 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     """Run the script twice each way; the verdict is of the time and of the results."""
     with tempfile.TemporaryDirectory(prefix=verify.PREFIX) as directory:
-        keras = verify.record(Path(directory, "keras"), "keras", options)
-        ours = verify.record(Path(directory, "overlap"), "overlap", options)
+        keras = verify.record(verify.folder(directory, "keras"), "keras", options)
+        ours = verify.record(verify.folder(directory, "overlap"), "overlap", options)
         verify.require_comparable(options.script, keras, ours)
         if not keras.counts["fits"]:
             raise UsageError(f"{options.script} has not called fit")
-        ours_again = verify.record(Path(directory, "overlap again"), "overlap", options)
-        keras_again = verify.record(Path(directory, "keras again"), "keras", options)
+        ours_again = verify.record(verify.folder(directory, "overlap", 2), "overlap", options)
+        keras_again = verify.record(verify.folder(directory, "keras", 2), "keras", options)
         verdict, *others = verify.judge(
             options.tolerance, keras, ours, {"keras": keras_again, "overlap": ours_again}.__getitem__
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
+import math
+import os
 import re
-import zipfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +24,28 @@ from overlap_train._support.differences import (
     differences_of,
     different_calls,
 )
-from overlap_train.records import TIMELINE
+from overlap_train.cli.contents import arrays, content_of
 
 __all__ = ["Run", "differences"]
 
-# Parts of a file's name that a run makes up: times, process ids, hashes.
-_MADE_UP = re.compile(r"\d{4,}")
-_LARGEST_TEXT = 5_000_000  # bytes
-_DATED = "metadata.json"  # in a model of Keras's
+_NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_UNIT = r"(?:[mnuµ]?s|secs?|seconds?|mins?(?! ?[:=]? ?[-\d.])|minutes?|hr?s?|hours?)"
+_TIME = rf"{_NUMBER} ?(?:{_UNIT}(?:/\w+)?|[a-z]*/s(?:ec)?)(?!\w)"
+# How long something took, and how fast it was: the reason to overlap is that it differs.
+_MEASURED = (
+    rf"(?<![\w.-])(?:(?:\d+h ?)?\d+m ?{_NUMBER}s(?!\w)|{_TIME}(?:,? ?{_TIME})*"
+    r"|\d:\d\d:\d\d(?:\.\d+)?(?![\d:])|\d+:\d\d(?=<)|(?<=<)\d+:\d\d)"
+)
+_WORD = re.compile(rf"\s*(?:({_MEASURED})|\d+:\d\d:\d\d(?:[.,]\d+)?|[^\s,;:=()\[\]{{}}\"'|/<>@]+|\S)|\s+\Z")
+# What libraries log and warn of themselves, and from where a warning or an exception comes.
+_OF_LIBRARIES = re.compile(
+    r"^(?:\d{4}-\d\d-\d\d \S+: )?[IWEF](?:\d{4}| ).*\.(?:cc|h):\d+\].*\n|^WARNING:(?:tensorflow|absl):.*\n"
+    r"|^WARNING: All log messages before absl.*\n|^  File \".*\n(?:    .*\n)*"
+    r"|^\S*/(?:site-packages|overlap_train|lib/python)\S*:\d+: \w*Warning: (?:.*\n){1,20}?  \S.*\n"
+    r"|^\S+:\d+: (?=\w*Warning: )|^  warnings\.warn\(.*\n",
+    re.MULTILINE,
+)
+_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,7 @@ class Run:
     files: Mapping[str, Any]
     output: str
     refused: str | None = None  # why Keras cannot run the script
+    logged: str = ""  # on standard error
 
     @classmethod
     def read(cls, directory: Path, written: Sequence[Path]) -> Run:
@@ -57,13 +74,15 @@ class Run:
             record = {"calls": numbers, "error": f"{ENDED} the process", "refused": None}
         paths = [directory / f"{number}.json" for number in record["calls"]]
         calls = [_with_arrays(json.loads(path.read_text())) for path in paths if path.exists()]
-        arrays = [path.with_suffix(".npz") for path in paths if path.exists()]
-        variables = [list(_arrays(path.read_bytes()).values()) if path.exists() else [] for path in arrays]
+        kept = [path.with_suffix(".npz") for path in paths if path.exists()]
+        variables = [list(arrays(path.read_bytes()).values()) if path.exists() else [] for path in kept]
         work = directory / "work"
-        files = {str(path.relative_to(work)): _content(path) for path in written}
-        output = (directory / "output").read_bytes().decode(errors="replace").replace(str(directory), "")
-        error = record["error"] and record["error"].replace(str(directory), "")
-        return cls(directory, calls, error, variables, files, output, record["refused"])
+        files = {str(path.relative_to(work)): content_of(path, str(directory)) for path in written}
+        said = (path for path in (directory / "output", directory / "errors"))
+        output, logged = (p.read_bytes().decode(errors="replace") if p.exists() else "" for p in said)
+        found = [calls, record["error"], files, output, logged]
+        calls, error, files, output, logged = _without(str(directory), found)
+        return cls(directory, calls, error, variables, files, output, record["refused"], logged)
 
     @property
     def fit_seconds(self) -> float:
@@ -101,9 +120,8 @@ class Run:
 
     @property
     def lines(self) -> list[str]:
-        """The lines printed, without those that were drawn over: such a bar shows how long a step took."""
-        lines = self.output.removesuffix("\n").split("\n") if self.output else []
-        return [line for line in lines if not {"\r", "\b"}.intersection(line.removesuffix("\r"))]
+        """The lines printed; of one that is drawn over, such as a bar, what was drawn last."""
+        return _lines(self.output)
 
     @property
     def summary(self) -> str:
@@ -119,52 +137,126 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
         place = f"{a['name']} {number + 1}" if len(first.calls) > 1 else a["name"]
         yield from different_calls(place, a, b, first.variables[number], second.variables[number])
     yield from deciding(differences_of("error", first.error, second.error))
-    yield from differences_of("file", *_named_alike(first.files, second.files))
-    yield from differences_of("line of output", _numbered(first.lines), _numbered(second.lines))
+    yield from _different_files(first.files, second.files)
+    yield from _different_lines("line of output", first.lines, second.lines)
+    logged = (_lines(_OF_LIBRARIES.sub("", run.logged)) for run in (first, second))
+    yield from _different_lines("line on standard error", *logged)
 
 
-def _named_alike(
-    first: Mapping[str, Any], second: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the files of two runs; names that only one has are without times and process ids, in order."""
-    both = []
-    for files, others in ((first, second), (second, first)):
-        alike = {name: content for name, content in files.items() if name in others}
-        made_up: dict[str, list[Any]] = {}
-        for name in sorted(set(files) - set(others)):
-            made_up.setdefault(_MADE_UP.sub("#", name), []).append(files[name])
-        both.append({**alike, **made_up})
-    return both[0], both[1]
+# Places are those of the first run, the one by Keras: what varies between two of its runs has the same ones.
+def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield where files differ, those with names that only one run has in the order of their writing."""
+    pairs = {name: name for name in first if name in second}
+    for kind in (_kind_of_name, os.path.splitext):
+        free, taken = defaultdict[str, deque[str]](deque), set(pairs.values())
+        for name in second:
+            if name not in taken:
+                free[kind(name)[-1]].append(name)
+        for name in first:
+            if name not in pairs and free[kind(name)[-1]]:
+                pairs[name] = free[kind(name)[-1]].popleft()
+    taken = set(pairs.values())
+    for name in [*first, *(name for name in second if name not in taken)]:
+        other = pairs.get(name)
+        if other is None:
+            yield from differences_of("file", *({name: 0} if name in run else {} for run in (first, second)))
+            continue
+        # A time stays one word: parts of it may be the same twice.
+        words, others = (re.sub(r"(?<!\d)[-_]|[-_](?!\d)", r" \g<0> ", each) for each in (name, other))
+        for found in _different_words(f"name of file {name}", words, others):
+            yield replace(found, size=math.inf)
+        yield from _different(f"file {name}", first[name], second[other])
 
 
-def _content(path: Path) -> Any:
-    """Return what of a file can be compared: text, arrays, the parts of an archive, or else its digest."""
-    data = path.read_bytes()
-    if TIMELINE.encode() in data:
-        return TIMELINE  # what the trainer did when, which a fit by Keras leaves empty
-    try:
-        content = _content_of(path.name, data)
-    except Exception:  # of a format that its name does not tell, or damaged
-        content = None
-    return content if content is not None else f"digest {hashlib.sha256(data).hexdigest()}"
+def _different(place: str, first: Any, second: Any) -> Iterator[Difference]:
+    """Yield where two contents of files differ."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in dict.fromkeys([*first, *second]):
+            if key in first and key in second:
+                yield from _different(f"{place} {key}", first[key], second[key])
+            else:
+                yield from differences_of(place, *({key: 0} if key in run else {} for run in (first, second)))
+    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        for number, (a, b) in enumerate(zip(first, second, strict=True)):
+            yield from _different(f"{place} [{number}]", a, b)
+    elif isinstance(first, str) and isinstance(second, str):
+        yield from _different_lines(f"{place}, line", first.split("\n"), second.split("\n"))
+    else:
+        yield from differences_of(place, first, second)
 
 
-def _content_of(name: str, data: bytes) -> Any:
-    suffix = Path(name).suffix
-    if suffix in (".npz", ".npy"):
-        return _arrays(data) if suffix == ".npz" else np.load(io.BytesIO(data), allow_pickle=False)
-    if suffix in (".h5", ".hdf5"):
-        return _datasets(data)
-    if zipfile.is_zipfile(io.BytesIO(data)):  # such as a model of Keras's
-        with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            names = [name for name in archive.namelist() if name != _DATED]
-            return {name: _content_of(name, archive.read(name)) for name in names}
-    if len(data) <= _LARGEST_TEXT:
-        try:
-            return _numbered(data.decode().splitlines())
-        except UnicodeDecodeError:
-            pass
-    return None  # of a format of its own, such as a log of TensorBoard
+def _different_lines(place: str, first: Sequence[str], second: Sequence[str]) -> Iterator[Difference]:
+    """Yield in which words lines differ, and which lines only one text has, by their kind."""
+    surplus: dict[str, list[int | None]] = {}
+    for a, b in _aligned(first, second):
+        if a is not None and b is not None:
+            yield from _different_words(f"{place} {a + 1}", first[a], second[b])
+        else:
+            lines = surplus.setdefault(_kind(first[a] if a is not None else second[b or 0]), [None, None])
+            lines[:] = (old if old is not None else new for old, new in zip(lines, (a, b), strict=True))
+    for kind, numbers in surplus.items():
+        mine, theirs = ("nothing more" if n is None else f"line {n + 1}" for n in numbers)
+        yield Difference(f"{place} like {kind!r}", mine, theirs, math.inf)
+
+
+def _different_words(place: str, first: str, second: str) -> Iterator[Difference]:
+    """Yield in which words two lines differ; a word in which only numbers do has the size of that."""
+    if first == second:
+        return
+    words, others = (
+        ["a time" if word[1] else word[0] for word in _WORD.finditer(text)] for text in (first, second)
+    )
+    last = 0
+    for a, b in _aligned(words, others):
+        last = a + 1 if a is not None else last
+        mine = "nothing" if a is None else words[a]
+        theirs = "nothing" if b is None else others[b]
+        if a is None or b is None:
+            yield Difference(f"{place}, {'behind ' if a is None else ''}word {last}", mine, theirs, math.inf)
+        elif mine != theirs:
+            mine, theirs = mine.strip(), theirs.strip()
+            sizes = [d.size for d in differences_of("", mine, theirs)] if mine != theirs else [math.inf]
+            if sizes:
+                yield Difference(f"{place}, word {last}", mine, theirs, max(sizes))
+
+
+def _aligned(
+    first: Sequence[str], second: Sequence[str], kinds: Sequence[Callable[[str], str]] | None = None
+) -> Iterator[tuple[int | None, int | None]]:
+    """Yield which entries correspond: all in order if they are as many, else equal ones, else alike ones."""
+    kinds = (str, _kind) if kinds is None else kinds
+    if len(first) == len(second) or not kinds:
+        yield from zip_longest(range(len(first)), range(len(second)))
+        return
+    kind, *others = kinds
+    matcher = SequenceMatcher(None, [kind(text) for text in first], [kind(text) for text in second])
+    for tag, a, a_end, b, b_end in matcher.get_opcodes():
+        for i, j in _aligned(first[a:a_end], second[b:b_end], () if tag == "equal" else others):
+            yield None if i is None else a + i, None if j is None else b + j
+
+
+def _kind(text: str) -> str:
+    """Return a text without its numbers, and without names that have some."""
+    return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", text)
+
+
+def _kind_of_name(name: str) -> list[str]:
+    """Return a file's name without its numbers, times and hashes."""
+    return [re.sub(r"[0-9a-fA-F]{4,}|\d+", "#", name)]
+
+
+def _lines(text: str) -> list[str]:
+    lines = _COLOUR.sub("", text).removesuffix("\n").split("\n") if text else []
+    return [re.split("[\r\b]+", line.rstrip())[-1] for line in lines]
+
+
+def _without(directory: str, value: Any) -> Any:
+    """Return a value without the directory of a run."""
+    if isinstance(value, str):
+        return value.replace(directory, "")
+    if isinstance(value, dict):
+        return {_without(directory, key): _without(directory, part) for key, part in value.items()}
+    return [_without(directory, part) for part in value] if isinstance(value, list) else value
 
 
 def _with_arrays(value: Any) -> Any:
@@ -174,27 +266,3 @@ def _with_arrays(value: Any) -> Any:
             return np.array(value[ARRAY], value["dtype"])
         return {key: _with_arrays(part) for key, part in value.items()}
     return [_with_arrays(part) for part in value] if isinstance(value, list) else value
-
-
-def _arrays(data: bytes) -> dict[str, np.ndarray]:
-    with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-        return dict(arrays)
-
-
-def _datasets(data: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of an HDF5 file by their paths."""
-    import h5py  # type: ignore[import-untyped]
-
-    values: dict[str, np.ndarray] = {}
-
-    def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            values[name] = item[()]
-
-    with h5py.File(io.BytesIO(data)) as file:
-        file.visititems(note)
-    return values
-
-
-def _numbered(lines: Sequence[str]) -> dict[str, str]:
-    return {str(number + 1): line for number, line in enumerate(lines)}

@@ -8,15 +8,17 @@ a measured time, says nothing.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
 from overlap_train.cli.script import add_script, require_script
@@ -24,12 +26,18 @@ from overlap_train.cli.script import add_script, require_script
 if TYPE_CHECKING:  # which imports NumPy
     from overlap_train.cli.comparing import Run
 
-__all__ = ["PREFIX", "add_arguments", "judge", "record", "require_comparable", "run"]
+__all__ = ["PREFIX", "add_arguments", "folder", "judge", "record", "require_comparable", "run"]
 
 PREFIX = "overlap-train-"  # of the directory for the copies
 _SHOWN = 5  # differences
 _LARGEST_GIB = 4
-_LEFT_OUT = shutil.ignore_patterns(".git", "__pycache__", ".venv", "venv")
+_LEFT_OUT = {".git", "__pycache__", ".venv", "venv"}
+_OF_GIT = ("HEAD", "config", "index", "packed-refs", "refs", "shallow")  # all but what is large
+# As `python script` does, with the script's folder on the path and not the working directory.
+_PROCESS = (
+    "import sys; sys.path[:] = filter(None, sys.path); "
+    "from overlap_train.cli.recording import main; main(sys.argv[1:])"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -53,10 +61,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     """Run the script both ways and compare all that came of it."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
-        keras, ours = (record(Path(directory, by), by, options) for by in ("keras", "overlap"))
+        keras, ours = (record(folder(directory, by), by, options) for by in ("keras", "overlap"))
+        if os.isatty(0) and "EOFError" in str(keras.error):
+            raise UsageError(f"{options.script} asks for input; pipe it in, and each run gets the same")
         require_comparable(options.script, keras, ours)
         findings = judge(
-            options.tolerance, keras, ours, lambda by: record(Path(directory, f"{by} again"), by, options)
+            options.tolerance, keras, ours, lambda by: record(folder(directory, by, 2), by, options)
         )
     saved_s = keras.fit_seconds - ours.fit_seconds
     gain = f"{ours.fit_seconds:.2f} s in fit, by Keras {keras.fit_seconds:.2f} s"
@@ -106,51 +116,87 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
     return findings
 
 
+def folder(directory: str, by: str, number: int = 1) -> Path:
+    """Return where a run is: its name is as long as others, and one word for shells."""
+    return Path(directory).resolve() / f"{by:_<8}{number}"
+
+
 def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
     """Run the script by "keras" or by "overlap", in a process and a working directory of its own."""
     require_script(options.script)
     from overlap_train.cli.comparing import Run
 
-    work, here = directory / "work", Path.cwd()
+    work, here = directory / "work", Path.cwd().resolve()
     _require_room(here)
-    shutil.copytree(here, work, ignore=_ignored, copy_function=_copied, symlinks=False)
+    _copy(here, work)
     before = _files(work)
     script = options.script.resolve()
     arguments = [by, options.seed, options.epochs, options.batches]
-    arguments += [script.relative_to(here.resolve()) if script.is_relative_to(here.resolve()) else script]
+    arguments += [script.relative_to(here) if script.is_relative_to(here) else script]
     arguments += options.rest
     temporary = directory / "tmp"
     temporary.mkdir()
-    with (directory / "output").open("w") as output:
-        subprocess.run(
-            [sys.executable, "-m", "overlap_train.cli.recording", directory, *map(str, arguments)],
+    with (directory / "output").open("w") as output, (directory / "errors").open("w") as errors:
+        _run(
+            [sys.executable, "-c", _PROCESS, directory, *map(str, arguments)],
+            directory.parent / "input",
             cwd=work,
             stdout=output,
+            stderr=errors,
             env={
                 **os.environ,
+                "PWD": str(work),
                 "PYTHONHASHSEED": "0",
-                "PYTHONPATH": os.pathsep.join(_import_path()),
+                "PYTHONPATH": os.pathsep.join(_import_path(here, work)),
                 "TMPDIR": str(temporary),
             },
-            check=False,
         )
-    written = [path for path, stamp in _files(work).items() if before.get(path) != stamp]
-    return Run.read(directory, written)
+    sys.stderr.write((directory / "errors").read_bytes().decode(errors="replace"))
+    after = _files(work)
+    written = sorted((path for path in after if before.get(path) != after[path]), key=after.__getitem__)
+    return Run.read(directory, [*written, *sorted(before.keys() - after.keys())])
 
 
-def _import_path() -> list[str]:
-    """Return where this package is found, for a process in another directory."""
-    return [str(Path(__file__).resolve().parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+def _run(command: list[Any], kept: Path, **options: Any) -> None:
+    """Run a process on standard input, of which all processes get what the first has got, kept in a file."""
+    if os.isatty(0) or kept.exists():
+        with open(kept if kept.exists() else os.devnull, "rb") as given:
+            subprocess.run(command, stdin=given, check=False, **options)
+        return
+    with (
+        kept.open("wb") as file,
+        subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, **options) as process,
+    ):
+        assert process.stdin is not None
+        try:
+            with contextlib.suppress(OSError), process.stdin:  # it may end without reading all
+                while process.poll() is None:
+                    if select.select([0], [], [], 0.1)[0]:
+                        data = os.read(0, 1 << 16)
+                        if not data:
+                            break
+                        file.write(data)
+                        process.stdin.write(data)
+            process.wait()
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _import_path(here: Path, work: Path) -> Iterator[str]:
+    """Yield where this package is found, and what a process in the copy imports instead of the original."""
+    yield str(Path(__file__).resolve().parents[2])
+    for entry in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        path = Path(entry).resolve()
+        copy = work / path.relative_to(here) if path.is_relative_to(here) else path
+        yield str(copy if copy.exists() else path)
 
 
 def _require_room(directory: Path) -> None:
     """Raise UsageError for a working directory that is too large to be copied."""
     total = 0
-    for folder, folders, names in os.walk(directory):
-        folders[:] = sorted(set(folders) - _ignored(folder, folders))
-        for name in names:
-            path = Path(folder, name)
-            total += path.stat().st_size if path.is_file() else 0
+    for source, _, link in _entries(directory):
+        total += source.stat().st_size if link is None and source.is_file() else 0
         if total > _LARGEST_GIB << 30:
             raise UsageError(
                 f"{directory} holds more than {_LARGEST_GIB} GiB, and each run gets a copy: put the data "
@@ -158,28 +204,66 @@ def _require_room(directory: Path) -> None:
             )
 
 
-def _ignored(directory: str, names: Sequence[str]) -> set[str]:
-    """Return what a copy leaves out: what is no part of a run, no file, or the copies themselves."""
-    left_out = set(_LEFT_OUT(directory, list(names)))
-    for name in names:
-        path = Path(directory, name)
-        if name.startswith(PREFIX) or not (path.is_file() or path.is_dir()):
-            left_out.add(name)
-    return left_out
+def _copy(here: Path, work: Path) -> None:
+    """Copy a directory, with as much of its repository as tells which commit it is."""
+    work.mkdir(parents=True)
+    for source, place, link in _entries(here):
+        if link is not None:
+            (work / place).symlink_to(link)
+        elif source.is_dir():
+            (work / place).mkdir()
+        elif os.access(source, os.R_OK):
+            shutil.copy2(source, work / place)
+    git = next((path / ".git" for path in (here, *here.parents) if (path / ".git").exists()), None)
+    if git is not None and git.is_dir() and os.access(git, os.R_OK):
+        for name in _OF_GIT:
+            copy = shutil.copytree if (git / name).is_dir() else shutil.copy2
+            if (git / name).exists():
+                (work / ".git").mkdir(exist_ok=True)
+                copy(git / name, work / ".git" / name)
+        (work / ".git/objects/info").mkdir(parents=True)  # new objects are written to the copy
+        (work / ".git/objects/info/alternates").write_text(f"{git / 'objects'}\n")
 
 
-def _copied(source: str, target: str) -> None:
-    if os.access(source, os.R_OK):
-        shutil.copy2(source, target)
+def _entries(here: Path) -> Iterator[tuple[Path, Path, str | None]]:
+    """Yield what a copy of a directory holds: its source, its place, and where it leads if it stays a link.
+
+    Links that lead outside are followed, for a run could write there, but each folder once.
+    """
+    places, folders = {here: Path()}, [(here, Path())]
+    while folders:
+        folder, at = folders.pop()
+        for path in sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else ():
+            if path.name in _LEFT_OUT or path.name.startswith(PREFIX):
+                continue
+            place, goal = at / path.name, Path(os.path.realpath(path))
+            known = next((each for each in (goal, *goal.parents) if each in places), None)
+            if path.is_symlink() and known and not _LEFT_OUT.intersection(goal.relative_to(known).parts):
+                raw = os.readlink(path)
+                stays = folder.is_relative_to(here) and not os.path.normpath(at / raw).startswith(("/", ".."))
+                yield (
+                    path,
+                    place,
+                    raw if stays else os.path.relpath(places[known] / goal.relative_to(known), at),
+                )
+            elif path.is_symlink() and here.is_relative_to(goal):
+                yield path, place, str(goal)
+            elif goal.is_dir():
+                places.setdefault(goal, place)
+                folders.append((goal, place))
+                yield goal, place, None
+            elif goal.is_file():
+                yield goal, place, None
 
 
 def _files(directory: Path) -> dict[Path, tuple[int, int]]:
-    """Return a directory's files, with what changes when one is written."""
-    return {
-        path: (path.stat().st_mtime_ns, path.stat().st_size)
-        for path in sorted(directory.rglob("*"))
-        if path.is_file() and "__pycache__" not in path.parts
-    }
+    """Return a directory's files and links, with what changes when one is written."""
+    found = {}
+    for path in sorted(directory.rglob("*")):
+        left_out = {"__pycache__", ".git"}.intersection(path.relative_to(directory).parts)
+        if (path.is_symlink() or path.is_file()) and not left_out:
+            found[path] = (path.lstat().st_ctime_ns, path.lstat().st_size)
+    return found
 
 
 def _count(text: str) -> int:

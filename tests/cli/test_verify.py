@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
 import math
+import os
+import pickle
+import shutil
+import subprocess
 import sys
+import uuid
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
+import tensorflow as tf
 from matplotlib.figure import Figure
 
+from overlap_train.cli import verify
 from overlap_train.cli.comparing import Run, differences
 from overlap_train.cli.main import main
 from overlap_train.cli.recording import Recorder
+from overlap_train.cli.report import UsageError
 from overlap_train.cli.verify import judge
 from overlap_train.monitoring import save_chrome_trace, save_timeline
 from overlap_train.records import Span
@@ -177,12 +187,97 @@ def test_a_timeline_is_no_result_and_a_picture_of_the_script_is(tmp_path, suffix
     assert content(theirs, 1.0) != content(theirs, 2.0)
 
 
-def test_what_only_one_run_has_written_is_compared_by_its_name_without_times(tmp_path):
-    first = {"log.0417.txt": {"1": "a"}, "w-0001.npz": 1.0, "w-0002.npz": 2.0, "same-0001": 1.0}
-    second = {"log.0418.txt": {"1": "b"}, "w-0001.npz": 1.0, "w-0003.npz": 2.5, "same-0001": 1.5}
-    runs = (Run(tmp_path, [], None, [], content, "") for content in (first, second))
-    places = ["file same-0001", "file log.#.txt [0] 1", "file w-#.npz [0]"]
-    assert [difference.place for difference in differences(*runs)] == places
+def _events(at, loss):
+    with tf.summary.create_file_writer(f"logs-{at:.0f}").as_default():
+        tf.summary.scalar("loss", loss, step=1)
+
+
+def _h5(at, loss):
+    with h5py.File("a.h5", "w") as file:
+        file.attrs["loss"], file.attrs["time"] = loss, at
+        file.create_dataset("names", data=["cat", f"dog {loss}"], dtype=h5py.string_dtype())
+
+
+def _archive(at, loss):
+    Path("a.csv").write_text(f"{at},{loss}")
+    shutil.make_archive("a", "gztar", ".", "a.csv")
+    os.remove("a.csv")
+
+
+# What a run writes: a time of its own, and a loss.
+WRITES = {
+    "event files": _events,
+    "hdf5": _h5,
+    "archive": _archive,
+    "gzip": lambda at, loss: Path("a.gz").write_bytes(gzip.compress(f"{at} {loss}".encode())),
+    "pickle": lambda at, loss: Path("a").write_bytes(pickle.dumps({"at": at, "loss": [np.float32([loss])]})),
+    "pickled class": lambda at, loss: Path("a").write_bytes(
+        pickle.dumps([at, Span("", "", loss, 1.0, 0, 1)])
+    ),
+    "array of objects": lambda at, loss: np.save("a.npy", [{"loss": loss}, {"at": at}], allow_pickle=True),
+    "checkpoint": lambda at, loss: tf.train.Checkpoint(a=tf.Variable(at), b=tf.Variable(loss)).write("a"),
+    "folder": lambda at, loss: (os.mkdir(f"{uuid.UUID(int=int(at) ** 4)}"), _h5(at, loss)),
+    "name": lambda at, loss: Path(f"{at:.0f}-{loss:.4f}.txt").touch() or Path(f"{loss:.4f}-0001").touch(),
+    "name with both": lambda at, loss: Path(f"run-20261130-12{at % 60:04.0f}_acc{loss:.2f}").touch(),
+    "link": lambda at, loss: os.symlink(f"run-{at}/best-{loss}", "best"),
+    "path": lambda at, loss: Path("a.json").write_text(f'{{"at": {at}, "best": "{Path.cwd()}/{loss}"}}'),
+    "line": lambda at, loss: Path("../output").write_text(f"run {uuid.UUID(int=int(at))}: accuracy {loss}"),
+    "drawn over": lambda at, loss: Path("../output").write_text(f"{at}\rloss {loss}\rloss {loss}"),
+    "lines": lambda at, loss: Path("../output").write_text("wait\n" * (int(at) % 99) + f"loss {loss}"),
+    "logged": lambda at, loss: Path("../errors").write_text(f"12:00:{at % 60} loss {loss}\n"),
+}
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_what_varies_hides_nothing_beside_it(tmp_path, what):
+    runs = []
+    for at, loss in ((1e9 + 5.5, 0.5), (1e9 + 27.25, 0.5), (1e9 + 9.75, 0.50001), (1e9 + 9.75, 0.6)):
+        (tmp_path / f"run-{len(runs)}" / "work").mkdir(parents=True)
+        with contextlib.chdir(tmp_path / f"run-{len(runs)}" / "work"):
+            WRITES[what](at, loss if "name" not in what or loss == 0.6 else 0.5)
+            written = [path for path in Path.cwd().rglob("*") if path.is_symlink() or path.is_file()]
+            runs.append(Run.read(tmp_path / f"run-{len(runs)}", sorted(written)))
+    keras, again, sound, planted = runs
+    assert judge(1e-4, keras, sound, lambda by: again)[0].value in ("equal", "rounding")
+    assert judge(1e-4, keras, planted, lambda by: again)[0].value == "different"
+
+
+@pytest.mark.parametrize(
+    ("by_keras", "overlapped", "equal"),
+    [
+        ("took 11 s", "took 4 s", True),
+        ("took 0.3 min, 1.31 s", "took 0.0 min, 620 ms", True),
+        ("1/1 0s 40ms/step", "1/1 1s 1s/step", True),
+        ("100%|#| 9/9 [00:01<00:00,  6.3it/s]", "100%|#| 9/9 [00:00<00:00, 12.1it/s]", True),
+        ("took 0:00:11", "took 0:00:04", True),
+        ("1h 2m 3s", "59m40s", True),
+        ("loss 0.5 min 0.2 max 3", "loss 0.6 min 0.2 max 3", False),
+        ("top 5 h5", "top 6 h5", False),
+        ("a,b", "a;b", False),
+        ("one\ntwo", "one\nextra\ntwo", False),
+    ],
+)
+def test_a_measured_time_is_no_result(tmp_path, by_keras, overlapped, equal):
+    runs = (Run(tmp_path, [], None, [], {}, output) for output in (by_keras, overlapped))
+    assert (list(differences(*runs)) == []) == equal
+
+
+def test_a_copy_keeps_links_within_it_and_follows_others_once(tmp_path, monkeypatch):
+    for folder in ("here/epoch-3", "far"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "a.bin").write_bytes(b"12")
+    links = {"here/latest": "epoch-3", "here/loop": ".", "here/far": "../far", "here/far2": tmp_path / "far"}
+    for link, target in {**links, "far/up": "../here", "far/self": "."}.items():
+        (tmp_path / link).symlink_to(target)
+    verify._copy(tmp_path / "here", tmp_path / "copy")
+    copied = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*")}
+    assert copied >= {"epoch-3/a.bin", "latest", "loop", "far/a.bin", "far/up", "far/self", "far2"}
+    for link in ("latest", "loop", "far2", "far/up", "far/self"):
+        assert (tmp_path / "copy" / link).resolve().is_relative_to(tmp_path / "copy")
+    (tmp_path / "here/epoch-3/a.bin").write_bytes(b"")
+    monkeypatch.setattr(verify, "_LARGEST_GIB", 0)
+    with pytest.raises(UsageError, match="holds more than 0 GiB"):
+        verify._require_room(tmp_path / "here")
 
 
 @pytest.mark.nightly
@@ -208,6 +303,30 @@ def test_a_verdict_needs_what_keras_has_twice(tmp_path, monkeypatch, told, line,
     found = told("verify", "train.py", "-", statuses=(status,))
     assert found["result"]["verdict"]["value"] == verdict
     assert (tmp_path / "kept.bin").read_bytes() == bytes(20 << 20)  # a copy was written to
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(300)
+def test_each_run_is_started_as_python_starts_a_script(tmp_path):
+    (tmp_path / "here/scripts").mkdir(parents=True)
+    (tmp_path / "here/queue.py").write_text(
+        "raise RuntimeError('of the project, and no part of the program')"
+    )
+    (tmp_path / "here/scripts/train.py").write_text(
+        "import os, queue, subprocess\n"
+        "said = input(), subprocess.check_output(['git', 'rev-parse', 'HEAD'], text=True).strip()\n"
+        f"print(*said, os.environ['PWD'] == os.getcwd(), file=open({str(tmp_path / 'said')!r}, 'a'))\n"
+    )
+    git = ["git", "-C", str(tmp_path / "here"), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
+        subprocess.run([*git, *command], check=True)
+    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-m", "overlap_train.cli", "verify", "scripts/train.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(verify.__file__).parents[2])}
+    subprocess.run(
+        command, cwd=tmp_path / "here", env=environment, input="7 epochs\n", text=True, check=False
+    )
+    assert (tmp_path / "said").read_text() == f"7 epochs {head.strip()} True\n" * 2
 
 
 def test_what_keras_cannot_do_is_refused(tmp_path):
@@ -252,14 +371,14 @@ def test_a_script_that_is_missing_is_said(command, capsys):
     assert "there is no script nowhere.py" in capsys.readouterr().err
 
 
-def test_a_bar_that_is_drawn_over_is_no_output(tmp_path):
+def test_of_a_bar_that_is_drawn_over_the_end_is_compared(tmp_path):
     (tmp_path / "calls.json").write_text(json.dumps({"calls": [], "error": None, "refused": None}))
     bars = (b"1/1 0s 32ms/step\b\b\b\r1/1 0s 40ms/step\n", b"1/1 1s 1s/step\r1/1 1s 1s/step\n")
     runs = []
     for bar in bars:
         (tmp_path / "output").write_bytes(b"a\n" + bar + b"windows\r\n\nthe end")
         runs.append(Run.read(tmp_path, []))
-    assert runs[0].lines == ["a", "windows\r", "", "the end"]
+    assert runs[0].lines == ["a", "1/1 0s 40ms/step", "windows", "", "the end"]
     assert not list(differences(*runs))
 
 
