@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 ENDED = "ended with"  # and its status: the error of a script that ends itself
 ARRAY = "values of an array"  # the key under which a recorded value has those of an array
 
