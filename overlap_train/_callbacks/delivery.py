@@ -44,6 +44,7 @@ class EpochBeginning:
 
 
 Ended = Callable[[Outcome], None]
+Results = Mapping[str, ValidationResult]
 BeginNext = Callable[[Values], EpochBeginning]
 
 
@@ -73,6 +74,7 @@ class Delivery:
         self._live_metrics = live_metrics
         self._changed_decision = changed_decision
         self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
+        self.stopped_in = -1  # the last epoch inside which a hook has set `stop_training`
 
     def deliver(
         self,
@@ -88,8 +90,9 @@ class Delivery:
         """Call the hooks between an epoch's last batch and the next one's first, and validate live.
 
         `stops` says that the training was told to stop inside this epoch, `trained_on` that it has gone on
-        since. `ended` is called behind `on_epoch_end`; `begin_next` calls the `on_epoch_begin` of an epoch
-        that has begun.
+        since. A stop that hooks of later epochs have set is hidden meanwhile; one that a thread or a handler
+        of signals has set is not, and holds. `ended` is called behind `on_epoch_end`; `begin_next` calls the
+        `on_epoch_begin` of an epoch that has begun.
         """
         live = self._suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, self._callbacks.callbacks))  # callbacks may have been added
@@ -99,10 +102,12 @@ class Delivery:
             ended(outcome)
             return outcome
         aside = self._state.read() if trained_on else None
-        stop_training, function = self._model.stop_training, keras_training.train_function(self._model)
+        function = keras_training.train_function(self._model)
         if aside is not None:
             self._state.restore(snapshot.values)
-        self._model.stop_training = stops
+        hidden = self._model.stop_training and self.stopped_in > snapshot.epoch
+        if hidden:
+            self._model.stop_training = False
         parts = self._model, self._state, self._callbacks, self._suite, self._evaluate_set, self._wants_test
         tested, spans = Replay(*parts).tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
@@ -114,7 +119,6 @@ class Delivery:
         if aside is None:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
-        stops_now = bool(self._model.stop_training)
         reason = reason or self._changed_decision()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
@@ -123,16 +127,18 @@ class Delivery:
             flat = values.flat()
             self._state.restore(aside)
             self._state.set_values(changed, [flat[index] for index in changed])
-            self._model.stop_training = stop_training or stops_now
+            if hidden:
+                self._model.stop_training = True
+        else:
+            self.stopped_in = -1
         return replace(outcome, rolled_back=rolled_back, reason=reason)
 
     def _acted(
         self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
     ) -> tuple[list[int], Values, str | None]:
-        """Begin the next epoch, if that is due, and find what callbacks have done since the snapshot.
+        """Begin the next epoch, if that is due, and return what callbacks have done since the snapshot.
 
-        Returns the places in `Values.flat` that they set, the values of all variables, and what they did in
-        words.
+        That is the places in `Values.flat` that they set, the values of all variables, and it in words.
         """
         expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:
@@ -143,7 +149,7 @@ class Delivery:
         if changed:
             reason = f"a callback set {self._state.variables[changed[0]].name}"
         if self._model.stop_training:
-            reason = "a callback stopped the training"
+            reason = "the training was stopped"
         return changed, values, reason
 
     def _values(self, snapshot: Snapshot, aside: Values | None) -> Values:
@@ -159,12 +165,7 @@ class Delivery:
         self._state.restore_pipeline(snapshot.values)
 
     def _deliver_unseen(
-        self,
-        snapshot: Snapshot,
-        train_logs: Mapping[str, Any],
-        results: Mapping[str, ValidationResult],
-        *,
-        trained_on: bool,
+        self, snapshot: Snapshot, train_logs: Mapping[str, Any], results: Results, *, trained_on: bool
     ) -> Outcome:
         """Deliver to callbacks that look at the logs alone: the model stays as it is."""
         logs = self._logs(train_logs, results)
@@ -176,7 +177,8 @@ class Delivery:
                 for result in results.values():
                     if result.metric_state:
                         self._state.set_metrics(result.metric_state)
-        return Outcome(keras_metrics.python_logs(logs), False, snapshot.values, results)
+        stop = self._model.stop_training and not trained_on
+        return Outcome(keras_metrics.python_logs(logs), bool(stop), snapshot.values, results)
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Return an epoch's logs, those of the training as Keras sees them after the validation."""

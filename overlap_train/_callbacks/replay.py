@@ -16,6 +16,7 @@ import keras
 from overlap_train._inspection.bits import same_bits
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
+from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
@@ -81,7 +82,7 @@ class Replay:
             # Such as SwapEMAWeights: validation is to see other weights than those trained.
             result = self._evaluate(snapshot, spans, name, self.state.read())
         if self.wants_test:
-            _replay_batches(self.model, self.state, result, self.callbacks)
+            result = _replay_batches(self.model, self.state, result, self.callbacks)
         if result.metric_state:
             self.state.set_metrics(result.metric_state)
         result = read_by_python(self.model, self.state, result)
@@ -114,16 +115,26 @@ def _replay_batches(
     state: ModelState,
     result: ValidationResult,
     callbacks: keras.callbacks.CallbackList,
-) -> None:
-    """Call the hooks of the batches of a validation that is done."""
+) -> ValidationResult:
+    """Call the hooks of the batches of a validation that is done; return it up to where they end it."""
     group = keras_training.steps_per_execution(model)
     if not result.metrics and not result.running:
         callbacks.on_test_batch_begin(0)  # of a batch that did not come
-    for number, running in enumerate(result.running):
-        callbacks.on_test_batch_begin(number * group)
-        if running.state:  # another host keeps its own
-            state.set_metrics(running.state)
-        callbacks.on_test_batch_end((number + 1) * group - 1, running.logs)
+    logs: Mapping[str, Any] = {}
+    try:
+        for number, running in enumerate(result.running):
+            callbacks.on_test_batch_begin(number * group)
+            if running.state:  # another host keeps its own
+                state.set_metrics(running.state)
+            logs = running.logs
+            callbacks.on_test_batch_end((number + 1) * group - 1, logs)
+            if model.stop_evaluating:
+                break
+        else:
+            return result
+    except OUT_OF_DATA:  # which Keras takes for the end of the data
+        warn_out_of_data()
+    return replace(result, metrics=keras_metrics.python_logs(logs), metric_state=state.read_metrics())
 
 
 def read_by_python(model: keras.Model, state: ModelState, result: ValidationResult) -> ValidationResult:
@@ -147,7 +158,7 @@ def evaluate_now(
     if suite.reads_by_python():
         model.reset_metrics()
     result = suite.evaluate("", state.read())
-    _replay_batches(model, state, result, callbacks)
+    result = _replay_batches(model, state, result, callbacks)
     state.set_metrics(result.metric_state)
     logs = dict(read_by_python(model, state, result).metrics)
     callbacks.on_test_end(logs)

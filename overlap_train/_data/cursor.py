@@ -52,6 +52,7 @@ class Cursor:
         self._measured: tuple[int, int] | None = None
         self._epochs = self._pass_epoch = 0  # epochs that have ended: now, and when the pass began
         self._has_warned = False
+        self._warnings: list[tuple[int, bool]] = []  # the epoch, and whether steps were asked for
         # The user's data is told of each epoch once, also of one that is taken back and trained again.
         self._begins_told = self._ends_told = 0
         if tells:
@@ -129,21 +130,26 @@ class Cursor:
             return  # the next epoch will find that there is no more
         if self.steps_per_epoch or not self.seen or not self._has_warned:
             self._has_warned = True
-            warn_out_of_data(asked=bool(self.steps_per_epoch))
+            self._warnings.append((self._epochs, bool(self.steps_per_epoch)))
         if self._measured is None:  # the first pass that ends so bounds the length of all later ones
-            # Keras counts the group that found no batch, too.
-            self._measured = self.feed.num_passes, length + self._group
+            self._measured = self.feed.num_passes, length + self._group  # which found no batch, too
         self._pass = None
 
     def _whole_groups(self, count: int) -> int:
         """Returns a count of steps as Keras counts them: a group that has begun counts as a whole."""
         return -(-count // self._group) * self._group
 
-    def end_epoch(self) -> None:
+    def warn(self, state: CursorState) -> None:
+        """Warn of what the epoch that ended at `state` ran out of; one that is rolled back never warns."""
+        while self._warnings and self._warnings[0][0] < state.epochs:
+            warn_out_of_data(asked=self._warnings.pop(0)[1])
+
+    def end_epoch(self, *, broken_off: bool = False) -> None:
+        """End an epoch. The data is not told of one that is broken off, nor a pass begun, as in Keras."""
         length = self._length
-        if self._pass is not None and length and self.seen >= length:
+        if not broken_off and self._pass is not None and length and self.seen >= length:
             if self._steps_per_epoch and self._whole_groups(self.steps) < self._steps_per_epoch:
-                warn_out_of_data()
+                self._warnings.append((self._epochs, True))
             if self.feed.draws_seeds:
                 # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
                 self._new_pass()
@@ -151,7 +157,7 @@ class Cursor:
                 self._pass = None
         self._epochs += 1
         self._within = False
-        if self._ends_told < self._epochs:
+        if not broken_off and self._ends_told < self._epochs:
             self._ends_told = self._epochs
             self.feed.end_epoch()
 
@@ -182,6 +188,7 @@ class Cursor:
     def restore(self, state: CursorState) -> None:
         """Goes back to a position; the data is fetched again only if another epoch begins."""
         self._rewound_to, self._pass = state, None  # so that it prefetches no more
+        self._warnings.clear()
 
     def settle(self) -> None:
         """Ends the fit: after a rollback the seeds of the user's shuffles go back, too."""

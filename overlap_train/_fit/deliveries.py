@@ -79,26 +79,18 @@ class Deliveries:
 
     def deliver_ready(self) -> bool:
         """Delivers what is ready without waiting; returns whether that rolled the training back."""
-        while self.ready():
-            if self.deliver_oldest():
-                return True
-        return False
+        return any(self.deliver_oldest() for _ in iter(self.ready, False))
 
     def deliver_all(self) -> bool:
         """Waits for all epochs, until one rolls the training back; returns whether one did."""
-        while len(self.backlog):
-            if self.deliver_oldest():
-                return True
-        return False
+        return any(self.deliver_oldest() for _ in iter(self.backlog.__len__, 0))
 
     def take_back(self, error: Exception) -> bool:
         """Delivers the epochs that wait when the training has failed ahead of them.
 
-        Under Keras they have been delivered by then, and a callback that ended the training has prevented the
-        error. Returns whether one of them ended the training or rolled it back to be trained again, so that
-        the error does not count; batches that are kept cannot be trained again behind an error. What their
-        validation or a callback raises comes before it. That a checkpoint could not be written counts in any
-        case.
+        Returns whether one of them ended the training, or rolled it back to be trained again: under Keras the
+        error does not come then. Behind an error, kept batches cannot be trained again. What a delivery
+        raises comes first; that a checkpoint could not be written counts in any case.
         """
         counts = error is self._failure or isinstance(error, (Interrupted, CheckpointError))
         if counts or self.hosts.count > 1 or not len(self.backlog):
@@ -176,7 +168,7 @@ class Deliveries:
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
         self.backlog.pop()
-
+        self.cursor.warn(pending.snapshot.position)
         self.suite.admit(None)  # while callbacks run the training needs one core
         start_s = time.monotonic()
         trained_on = self._trained_on(pending.snapshot)

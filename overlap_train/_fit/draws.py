@@ -73,7 +73,8 @@ def follow_others(
     """Yields what the training data is made from and others change or draw from, so that it has to wait.
 
     Examples are adversarial rows, which the model makes, and a curriculum that follows the validation. A
-    pipeline, which fetches ahead, may write to variables of the model or of the traced `step`.
+    pipeline, which fetches ahead, may write to variables of the model or of the traced `step`. The Python
+    of validation data may change the training, or end it.
     """
     feed, model, written = request.feed, request.model, step.written if step is not None else ()
     if names := _drawn_by_both(feed, model, step):
@@ -85,11 +86,12 @@ def follow_others(
         if names:
             cause = "the pipeline of the training data uses what a callback may set"
             yield Reason.of("data-follows", f"{cause} ({', '.join(names[:3])})")
-        if feed.runs_python:
-            target = _reached_of(feed.python_sources, model, callbacks, written)
-            if target is not None:
+        python = [("training", feed.python_sources if feed.runs_python else [], callbacks)]
+        validated = [_python_in(each.data) for each in request.sets.values() if not each.concurrent]
+        for role, sources, more in [*python, *(("validation", each, ()) for each in validated)]:
+            if (target := _reached_of(sources, model, more, written)) is not None:
                 kind = type(target).__name__
-                yield Reason.of("data-follows", f"the Python of the training data can get hold of the {kind}")
+                yield Reason.of("data-follows", f"the Python of the {role} data can get hold of the {kind}")
         shuffles = feed.shuffles | _shuffles_of_python(feed.python_sources)
         yield from _drawing_with_training(request, callbacks, shuffles) if shuffles else ()
     except Unclear:

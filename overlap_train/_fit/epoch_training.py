@@ -48,7 +48,7 @@ class EpochTraining:
         self.ledger.accounts.begin(epoch)
         self.progress.epoch_begin(epoch)
         if not begun:
-            self.hooks.epoch_begin(epoch)
+            self._call(self.hooks.epoch_begin, epoch)
         self.cursor.begin_epoch()
         self.ledger.accounts.train(epoch)  # from here on: the first order of rows is part of the preparation
         self._hosts.begin_waits()
@@ -68,7 +68,7 @@ class EpochTraining:
     def begin_call(self, epoch: int, *, begun: bool) -> None:
         """Calls the hook of a batch's beginning, unless it has `begun`."""
         if self.calls_batches and not begun:
-            self.hooks.batch_begin(epoch, self.cursor.steps)
+            self._call(self.hooks.batch_begin, epoch, self.cursor.steps)
 
     def run_call(self, epoch: int, steps: int) -> StepsDone:
         """Makes one compiled call of at most `steps` steps."""
@@ -92,11 +92,18 @@ class EpochTraining:
         self.pace.observe(done.steps, span.duration_s)
         self._course.step += done.steps
         if self.calls_batches and done.steps:
-            self.hooks.batch_end(epoch, first + self._group - 1, done.logs)
+            self._call(self.hooks.batch_end, epoch, first + self._group - 1, done.logs)
         if stepwise is not None and done.steps:
             step = self._course.step
             stepwise.after(step - done.steps, step, lambda: self.take_snapshot(epoch))
         return done
+
+    def _call(self, hook: Callable[..., None], epoch: int, *arguments: Any) -> None:
+        """Calls a hook, and notes the epoch if it stops the training: a rollback of that undoes the stop."""
+        stops = self.model.stop_training
+        hook(epoch, *arguments)
+        if self.model.stop_training and not stops:
+            self.deliveries.delivery.stopped_in = epoch
 
     def show(self, epoch: int) -> None:
         """Shows how far the epoch is."""
@@ -116,14 +123,12 @@ class EpochTraining:
         slow = self._hosts.slow_host(accounts.trained_s(epoch))
         if slow is not None:
             accounts.slow_host(epoch, slow.host, slow.seconds)
-            self.progress.message(
-                f"epoch {epoch + 1}: the others waited {slow.seconds:.2f} s for host {slow.host}"
-            )
+            said = f"the others waited {slow.seconds:.2f} s for host {slow.host}"
+            self.progress.message(f"epoch {epoch + 1}: {said}")
 
     def _capped(self, steps: int) -> int:
         """Returns how many steps a call may have before something else is due."""
-        most = self.cursor.most_steps()
-        if most is not None:
+        if (most := self.cursor.most_steps()) is not None:
             steps = min(steps, most)
         if self.calls_batches:
             return steps

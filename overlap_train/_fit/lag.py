@@ -48,7 +48,7 @@ def reasons_to_wait(
         if hook is not None:
             yield Reason.of("callback-acts", f"{type(callback).__name__}.{hook}")
     yield from _lost_data(request, suite, callbacks)
-    if request.streamed:  # of arrays only the order of the rows is drawn, which nothing else gets at
+    if request.streamed or suite.runs_python:  # of arrays only the order of rows is drawn, by nothing else
         yield from follow_others(request, callbacks, step.traced)
 
 
@@ -108,8 +108,7 @@ class LagControl:
         That is as long as hardly any core is idle, as in an epoch that fills a cache.
         """
         left = None if self._idle is None or not self._backlog.max_lag else self._idle.left
-        parallel_parts = splits > 1 and not self.streamed
-        if left is None or left >= _LEAST_CORES or parallel_parts:
+        if left is None or left >= _LEAST_CORES or (splits > 1 and not self.streamed):
             return False
         if not self._has_warned:
             self._has_warned = True
@@ -121,8 +120,7 @@ class LagControl:
         """Takes in whether a delivery rolled the training back."""
         self._rolled_back = [*self._rolled_back, rolled_back][-_DELIVERIES:]
         if self._backlog.max_lag and sum(self._rolled_back) >= _ROLLBACKS:
-            last = len(self._rolled_back)
-            cause = f"{_ROLLBACKS} of the last {last} epochs were rolled back"
+            cause = f"{_ROLLBACKS} of the last {len(self._rolled_back)} epochs were rolled back"
             reason = Reason.of("overlap-slow", cause, "leave it", "let callbacks change the training less")
             if self.required:
                 raise OverlapError([reason])

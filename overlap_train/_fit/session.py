@@ -116,7 +116,8 @@ class FitSession:
         while True:
             deliveries = self._deliveries
             # An epoch in which a callback has stopped is delivered first: that may yet undo the stop.
-            if course.next_epoch < course.epochs and not deliveries.stops:
+            stops = deliveries.stops or (len(deliveries) and self._model.stop_training)
+            if course.next_epoch < course.epochs and not stops:
                 self._train_ahead(course.next_epoch)
                 self._deliveries.deliver_before(course.next_epoch, self._training.loop.splits)
             elif len(deliveries):
@@ -134,10 +135,8 @@ class FitSession:
         parts, deliveries, course = self._parts, self._deliveries, self._course
         if parts.resumption is None:
             return
-        callbacks = deliveries.callbacks
-        point = parts.resumption.start(
-            parts.state, deliveries.cursor, callbacks.callbacks, callbacks.on_epoch_begin
-        )
+        hooks = deliveries.callbacks
+        point = parts.resumption.start(parts.state, deliveries.cursor, hooks.callbacks, hooks.on_epoch_begin)
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped
@@ -162,6 +161,7 @@ class FitSession:
         self._epoch_begun = False
         if self._renew_if_unsettled():
             return
+        broken_off = False
         while cursor.remaining() != 0:
             if self._deliveries.make_room():
                 return
@@ -171,13 +171,15 @@ class FitSession:
                 self._last_logs = done.logs or {}
             if self._deliveries.deliver_ready() or (done.halted and self._halt(done)):
                 return
-            if done.exhausted or self._model.stop_training:
+            broken_off = bool(done.steps and self._model.stop_training)
+            if done.exhausted or broken_off:
                 break
             checkpoints = self._deliveries.checkpoints
             if checkpoints is not None and checkpoints.due() and cursor.remaining() != 0:
                 checkpoints.write(self._training.take_snapshot(epoch))
         if self._ends_behind_all(epoch) and self._deliveries.deliver_all():
             return
+        cursor.end_epoch(broken_off=broken_off)
         self._end_epoch(epoch)
         self._course.next_epoch = epoch + 1
 
@@ -218,14 +220,12 @@ class FitSession:
 
     def _end_epoch(self, epoch: int) -> None:
         """Takes the snapshot of an epoch's end and starts its validation."""
-        self._training.cursor.end_epoch()
         self._renew_validation(epoch)
         training, accounts = self._training, self._ledger.accounts
         logs = training.logs(self._last_logs)
         train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
-        self._settings.hosts.check_same_logs(
-            epoch, {name: value for name, value in train_logs.items() if isinstance(value, float)}
-        )
+        numbers = {name: value for name, value in train_logs.items() if isinstance(value, float)}
+        self._settings.hosts.check_same_logs(epoch, numbers)
         training.name_slow_host(epoch)
         if self._deliveries.suite.reads_by_python(epoch):
             self._model.reset_metrics()  # for the validation; the next epoch is taken to begin with this, too
@@ -256,8 +256,7 @@ class FitSession:
         if hosts.count > 1:
             hosts.chief_first(lambda: require_unchanged(self._parts.grounds.changed()))
             return False
-        changed = self._parts.grounds.changed()
-        if changed is None:
+        if (changed := self._parts.grounds.changed()) is None:
             return False
         if self._deliveries.deliver_all():
             return True
@@ -268,17 +267,14 @@ class FitSession:
         """Reads validation data that is first due, and builds what waited or what Keras traces anew now."""
         suite, reason = self._deliveries.suite, None
         waited = suite.waits_for(epoch)
-        is_as_expected = self._parts.sources.read(epoch, suite.waiting)
-        if is_as_expected and not waited:
+        if self._parts.sources.read(epoch, suite.waiting) and not waited:
             if not suite.due(epoch):
                 return
-            timing = self._parts.timing
-            if timing.is_provisional:
+            if self._parts.timing.is_provisional:
                 Traces.of(self._model).forget("test")
+            elif (setting := suite.changed_metric()) is None:
+                return
             else:
-                setting = suite.changed_metric()
-                if setting is None:
-                    return
                 reason = f"built again, because {setting} was set"
         self._build_anew(reason, self._training)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import signal
 import warnings
 
 import keras
@@ -11,7 +13,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from tests.networks import arrays
 from tests.pools import pooled, sequential
-from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, assert_returns_as_keras, slices
+from tests.whole_fits.comparing import IN_STEP, Rows, assert_as_keras, assert_returns_as_keras, halves, slices
 from tests.whole_fits.test_late_hooks import grouped
 
 X, Y = arrays(40)
@@ -113,19 +115,67 @@ def test_groups_of_steps_end_too(hook):
     assert_ends("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))
 
 
-@pytest.mark.by_default("False-on_test_batch_begin-0", "False-on_test_batch_end-1")
+@pytest.mark.by_default("False-on_test_batch_begin-0", "True-on_test_batch_end-1")
 @pytest.mark.parametrize("at", [0, 1])
 @pytest.mark.parametrize("hook", TEST)
-@pytest.mark.parametrize("declared", [False, nightly(True)])
+@pytest.mark.parametrize("declared", [False, True])
 def test_an_evaluate_is_that_of_its_first_batches(declared, hook, at):
     def run(trained):
         callback = Ends(hook, at, StopIteration, (0,))
         callback.overlap_safe = declared
         given = dict(batch_size=8, verbose=0, callbacks=[callback], return_dict=True)
+        trained.evaluate(*VALIDATION, verbose=0)  # which builds the metrics
         with pytest.warns(UserWarning, match="Your input ran out of data"):
             return trained.evaluate(*VALIDATION, **given), callback.calls
 
     assert_returns_as_keras(run)
+
+
+@pytest.mark.parametrize("steps", [None, 5, 4])
+@pytest.mark.parametrize("at", [8, 10])
+@pytest.mark.parametrize("data", ["dataset", "PyDataset"])
+@pytest.mark.by_default("dataset-10-None", "PyDataset-8-None", "PyDataset-10-5")
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
+def test_data_is_not_told_of_an_epoch_that_a_hook_ends(data, at, steps):
+    def run(trained):
+        model, x = getattr(trained, "model", trained), DATA[data]()
+
+        def end(batch, logs):
+            model.stop_training = int(model.optimizer.iterations) == at
+
+        callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=end)]
+        for _ in range(2):
+            given = dict(validation_data=VALIDATION, callbacks=callbacks, verbose=0, shuffle=False)
+            trained.fit(x, epochs=3, steps_per_epoch=steps, **given)
+        return getattr(x, "told", None)
+
+    assert_as_keras(run, AHEAD, IN_STEP)
+
+
+ACTS = {
+    "stop": lambda model: setattr(model, "stop_training", True),
+    "signal": lambda model: signal.raise_signal(signal.SIGUSR1),
+    "slow": lambda model: model.optimizer.learning_rate.assign(0.01),
+}
+
+
+@pytest.mark.parametrize("make", [(lambda: halves(1),), ()], ids=["looks", "alone"])
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.by_default("stop-alone", "signal-looks", "signal-alone", "slow-looks")
+def test_what_data_or_a_signal_does_to_the_training_is_not_taken_back(act, make):
+    def run(trained):
+        model, data = getattr(trained, "model", trained), Rows(*VALIDATION)
+        acts = functools.partial(ACTS[act], None if act == "signal" else model)
+        # Behind the second validation; each is told of a beginning, too.
+        data.on_epoch_end = lambda: data.told.append(0) or (len(data.told) == 4 and acts())
+        before = signal.signal(signal.SIGUSR1, lambda *_: ACTS["stop"](model))
+        try:
+            given = dict(callbacks=[each() for each in make], batch_size=8, shuffle=False, verbose=0)
+            trained.fit(X, Y, epochs=4, validation_data=data, **given)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+    assert_as_keras(run, IN_STEP, *([ALWAYS] if make or act != "signal" else []))
 
 
 # A validation that `on_test_begin` ends has one call of steps, whoever sets `stop_evaluating` and how.

@@ -16,7 +16,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras.names import BEFORE_3_16
 from tests.networks import arrays, linear
 from tests.pools import sequential
-from tests.whole_fits.comparing import IN_STEP, in_turn, slices
+from tests.whole_fits.comparing import AHEAD, IN_STEP, in_turn, slices
 
 X, Y = arrays(40)
 XV, YV = arrays(24, 1)
@@ -142,6 +142,18 @@ def test_an_evaluate_of_too_few_batches_is_told_as_by_keras(hook):
     expected, actual, _ = in_turn(run)
     assert len(expected) == 1
     assert actual == expected
+
+
+@pytest.mark.parametrize("patience", [1, 2])
+def test_an_epoch_that_never_was_warns_of_nothing(patience):
+    def told(fit):  # five batches last for two epochs
+        stops = keras.callbacks.EarlyStopping("loss", patience=patience, min_delta=10)
+        more = dict(epochs=4, steps_per_epoch=2, validation_data=(XV, YV), callbacks=[stops], verbose=0)
+        return warned(lambda: fit(dataset(), shuffle=False, **more))
+
+    ours = told(Trainer(sequential(), validation=AHEAD).fit)
+    assert len(ours) == patience - 1
+    assert ours == told(sequential().fit)
 
 
 def test_a_generator_that_ends_trains_on_what_keras_looked_at_and_is_told_once():
