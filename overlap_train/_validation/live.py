@@ -18,7 +18,7 @@ import keras
 from overlap_train._keras import callers
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras.evaluation import FitEvaluation, Pass
-from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._snapshot import ModelState, Snapshot, counted
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner, span_since
@@ -123,7 +123,9 @@ class KerasEvaluation:
         return test_step
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        with callers.entered(self.model, "evaluate"):
+        # Replicas validate their own rows each, whatever the training does.
+        apart = counted(self.model.metrics_variables, by_first=False)
+        with callers.entered(self.model, "evaluate"), apart:
             logs, data_pass = self.evaluate(callbacks)
         self.on_pass(data_pass)
         return {str(name): value for name, value in logs.items()}
