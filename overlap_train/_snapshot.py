@@ -9,7 +9,7 @@ training thread, between two calls; the tensors may be read from anywhere.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,35 +92,31 @@ class StateVariable:
 
 def _counts_apart(variable: keras.Variable) -> bool:
     """Whether replicas have copies of a variable that each writes to for itself."""
-    copies = getattr(variable.value, "values", ())
+    copies: Sequence[Any] = getattr(variable.value, "values", ())
     return len(copies) > 1 and copies[0].synchronization == tf.VariableSynchronization.ON_READ
 
 
-@contextlib.contextmanager
-def counted(variables: Iterable[keras.Variable], *, by_first: bool) -> Iterator[None]:
-    """Let metrics be set and read as the first replica counts them, or as Keras does (`_aggregation`).
+def counted(variables: Iterable[keras.Variable], *, by_first: bool) -> contextlib.ExitStack:
+    """Let metrics be set and read as the first replica counts them, or as Keras does, until closed.
 
     Keras divides what it sets by the number of replicas and adds up what it reads, which is right only for
-    sums of what all of them count. Afterwards they are read as before, with the same values.
+    sums of what all of them count. Afterwards they are read as before, with the same values (`_aggregation`).
     """
-    apart = [v for v in variables if _counts_apart(v)]
-    before = [v.value.aggregation for v in apart]
-    for variable in apart:
-        # Each copy of a new variable has its whole initial value.
-        value = None if by_first else StateVariable.of_keras(variable).read()
-        _aggregate(variable, _FIRST if by_first else variable.value.values[0].aggregation, value)
-    try:
-        yield
-    finally:
-        for variable, aggregation in zip(apart, before, strict=True):
-            _aggregate(variable, aggregation, StateVariable.of_keras(variable).read())
+    undo = contextlib.ExitStack()
+    for variable in filter(_counts_apart, variables):
+        undo.callback(_aggregate, variable, variable.value.aggregation)
+        if by_first:  # each copy of a new variable has its whole initial value
+            variable.value._aggregation = _FIRST
+        else:
+            _aggregate(variable, variable.value.values[0].aggregation)
+    return undo
 
 
-def _aggregate(variable: Any, aggregation: tf.VariableAggregation, value: tf.Tensor | None) -> None:
+def _aggregate(variable: Any, aggregation: tf.VariableAggregation) -> None:
     if variable.value.aggregation != aggregation:
+        value = StateVariable.of_keras(variable).read()
         variable.value._aggregation = aggregation
-        if value is not None:
-            StateVariable.of_keras(variable).assign(value)
+        StateVariable.of_keras(variable).assign(value)
 
 
 class ModelState:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,7 @@ class FitRequest:
         """Whether a pipeline prepares the batches while others are trained."""
         return not isinstance(self.feed, ArrayFeed)
 
-    def counting_on_first(self) -> AbstractContextManager[None]:
+    def counting_on_first(self) -> ExitStack:
         """Has metrics set and read as the first replica counts them, if that counts all rows of a step."""
         alone = self.settings.shared and self.settings.stock_step
         return counted(self.model.metrics_variables if alone else (), by_first=True)

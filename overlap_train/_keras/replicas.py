@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -122,21 +122,19 @@ Counted = dict[int, tuple[keras.Variable, tf.Tensor]]
 
 def keep_apart(
     model: keras.Model, layers: Sequence[keras.Layer], patches: contextlib.ExitStack
-) -> Callable[[], contextlib.AbstractContextManager[tuple[list[AddedLoss], Counted]]]:
+) -> Callable[[list[AddedLoss], Counted], contextlib.ExitStack]:
     """Collect what a replica's forward pass adds with `add_loss`, and the metrics to which it writes.
 
-    Both are those of the thread that is in the returned context, until `patches` are undone. A metric whose
+    The returned function begins to, on a thread, until what it returns is closed. A metric whose
     state may not be a sum, because it has an `update_state` or `reset_state` of its own, is a ValueError.
     """
     local = threading.local()
 
-    @contextlib.contextmanager
-    def apart() -> Iterator[tuple[list[AddedLoss], Counted]]:
-        local.added, local.counted = added, counted = [], {}
-        try:
-            yield added, counted
-        finally:
-            del local.added, local.counted
+    def apart(added: list[AddedLoss], counted: Counted) -> contextlib.ExitStack:
+        undo = contextlib.ExitStack()
+        set_until(undo, local, "added", added)
+        set_until(undo, local, "counted", counted)
+        return undo
 
     def adding(layer: keras.Layer) -> Callable[[Any], None]:
         stock = layer.add_loss
@@ -185,7 +183,7 @@ def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
             layer._loss_ids.add(id(term))
 
 
-class UpdatesApart(keras.StatelessScope):
+class UpdatesApart(keras.StatelessScope):  # type: ignore[misc]
     """Keeps what is assigned to variables, to be assigned later; metrics are written at once, or not at all.
 
     `add_loss` counts inside. The weights are read at the start, where a gradient tape sees it: regularisers

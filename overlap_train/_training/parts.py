@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -130,7 +130,7 @@ class Share:
 Masks = dict[tuple[int, int], tf.Tensor]
 """The masks of a whole batch by the layer's id and the number of its call."""
 
-Part = Callable[[Any, Any, Any, Masks], contextlib.AbstractContextManager[None]]
+Part = Callable[[Any, Any, Any, Masks], contextlib.ExitStack]
 
 
 def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Part:
@@ -139,17 +139,14 @@ def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Pa
     The first part draws a layer's mask by the layer's own `call` on ones; each part multiplies with its rows,
     or with several for each of its rows if they have been folded with another axis. What is not computed from
     the batch, such as a table of positions, has one mask for all parts.
-    Returns the context in which a thread traces a part, until `patches` are undone.
+    Returns the function by which a thread begins a part, which ends when what it returns is closed.
     """
     local = threading.local()
 
-    @contextlib.contextmanager
-    def part(rows: Any, begin: Any, end: Any, masks: Masks) -> Iterator[None]:
-        local.part, local.calls = (rows, begin, end, masks), {}
-        try:
-            yield
-        finally:
-            local.part = None
+    def part(rows: Any, begin: Any, end: Any, masks: Masks) -> contextlib.ExitStack:
+        undo, local.calls = contextlib.ExitStack(), {}
+        keras_models.set_until(undo, local, "part", (rows, begin, end, masks))
+        return undo
 
     def shared(layer: keras.layers.Dropout) -> Callable[..., tf.Tensor]:
         stock = layer.call

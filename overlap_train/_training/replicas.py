@@ -174,20 +174,26 @@ class _Replica:
     replicas: Replicas
     share: Share
     part: Part
-    apart: Callable[[], Any]
+    apart: Callable[[list[keras_replicas.AddedLoss], keras_replicas.Counted], contextlib.ExitStack]
     most_rows: int | None
 
     def train(self, batch: Batch, *, counts: bool) -> Logs:
         """Make this replica's part of a step; the one that `counts` updates the metrics and returns them."""
         model, share = self.model, self.share
-        part = self.part(share.rows, share.start, share.stop, {})
-        with tf.GradientTape() as tape, part, self.apart() as (added, counted):
+        added, counted = list[keras_replicas.AddedLoss](), keras_replicas.Counted()
+        with (
+            tf.GradientTape() as tape,
+            self.part(share.rows, share.start, share.stop, {}),
+            self.apart(added, counted),
+        ):
             outputs = Outputs(keras_training.forward(model, share.x))
-        require_rows(outputs.named, share.stop - share.start, f"an output of the model {model.name!r}")
+        what = f"an output of the model {model.name!r}"
+        with tf.control_dependencies(require_rows(outputs.named, share.stop - share.start, what)):
+            tensors = [tf.identity(tensor) for tensor in outputs.tensors]
         layers, terms = [layer for layer, _ in added], [term for _, term in added]
         addends = [term * share.weight(term.dtype) for term in terms]
         addends += [share.counts(variable.value - before) for variable, before in counted.values()]
-        whole, total = self._gathered(outputs.tensors, addends)
+        whole, total = self._gathered(tensors, addends)
         for (variable, before), more in zip(counted.values(), total[len(terms) :], strict=True):
             variable.assign(before + tf.cast(more, before.dtype))
         if self.replicas.own_rows:

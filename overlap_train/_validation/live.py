@@ -123,9 +123,8 @@ class KerasEvaluation:
         return test_step
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        # Replicas validate their own rows each, whatever the training does.
-        apart = counted(self.model.metrics_variables, by_first=False)
-        with callers.entered(self.model, "evaluate"), apart:
+        variables = self.model.metrics_variables  # to which all replicas write here
+        with callers.entered(self.model, "evaluate"), counted(variables, by_first=False):
             logs, data_pass = self.evaluate(callbacks)
         self.on_pass(data_pass)
         return {str(name): value for name, value in logs.items()}
