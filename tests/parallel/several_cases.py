@@ -172,6 +172,25 @@ def again() -> keras.Model:
     return model
 
 
+class Complex(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.real, self.imaginary = keras.layers.Dense(4), keras.layers.Dense(4)
+
+    def call(self, x):
+        return tf.complex(self.real(x), self.imaginary(x))
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(tf.abs(y_pred - tf.complex(x[:, :4], x[:, 4:8])) ** 2)
+
+
+def imaginary() -> keras.Model:
+    set_random_seed(7)
+    model = Complex()
+    model.compile("sgd")
+    return model
+
+
 class Moving(keras.metrics.Metric):
     """Begins at -1, and is then a moving average."""
 
@@ -402,6 +421,7 @@ LAYERS = {
     "dropout over folded rows": Case(layered(hidden(), Folded)),
     "several outputs": Case(functional, of_two),
     "several outputs with weights each": Case(functional, of_two_weighted),
+    "complex outputs": Case(imaginary, refused_on_hosts="not in list of allowed values"),
     "no targets": Case(without_targets, lambda directory: {"x": arrays()[0], "batch_size": 32}),
 }
 NUMBERS = {
