@@ -8,6 +8,7 @@ training thread, between two calls; the tensors may be read from anywhere.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ import tensorflow as tf
 
 from overlap_train._inspection.bits import same_bits
 from overlap_train._inspection.traced import CapturedVariable
+
+_FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +56,8 @@ class StateVariable:
     handles: tuple[Any, ...]  # of its copies on this host's replicas, or of itself
     dtype: tf.DType
     shape: tf.TensorShape
-    is_sum: bool = False  # its value is the sum of the copies, as a metric's is, and not the same on all
+    # How Keras reads it, if its copies are not the same, as those of a metric are not.
+    aggregation: tf.VariableAggregation = _FIRST
 
     @classmethod
     def of_keras(cls, variable: keras.Variable) -> StateVariable:
@@ -61,8 +65,8 @@ class StateVariable:
         value = variable.value
         copies = tuple(value.values) if isinstance(value, tf.distribute.DistributedValues) else (value,)
         first = copies[0]
-        is_sum = len(copies) > 1 and first.synchronization == tf.VariableSynchronization.ON_READ
-        return cls(variable.path, tuple(c.handle for c in copies), first.dtype, first.shape, is_sum)
+        aggregation = value.aggregation if _counts_apart(variable) else _FIRST
+        return cls(variable.path, tuple(c.handle for c in copies), first.dtype, first.shape, aggregation)
 
     @classmethod
     def of_captured(cls, variable: CapturedVariable) -> StateVariable:
@@ -71,16 +75,48 @@ class StateVariable:
 
     def read(self) -> tf.Tensor:
         """Returns the present value, which shares the variable's buffer."""
-        handles = self.handles if self.is_sum else self.handles[:1]
+        handles = self.handles[:1] if self.aggregation == _FIRST else self.handles
         values = [tf.raw_ops.ReadVariableOp(resource=handle, dtype=self.dtype) for handle in handles]
+        if self.aggregation == tf.VariableAggregation.MEAN:
+            return tf.reduce_mean(values, axis=0)
         return values[0] if len(values) == 1 else tf.add_n(values)
 
     def assign(self, value: tf.Tensor) -> None:
         """Sets it on every replica; it takes over the tensor's buffer."""
         for index, handle in enumerate(self.handles):
             # Of a sum over the replicas the first one holds all.
-            share = tf.zeros_like(value) if index and self.is_sum else value
+            is_addend = index and self.aggregation == tf.VariableAggregation.SUM
+            share = tf.zeros_like(value) if is_addend else value
             tf.raw_ops.AssignVariableOp(resource=handle, value=share)
+
+
+def _counts_apart(variable: keras.Variable) -> bool:
+    """Whether replicas have copies of a variable that each writes to for itself."""
+    copies: Sequence[Any] = getattr(variable.value, "values", ())
+    return len(copies) > 1 and copies[0].synchronization == tf.VariableSynchronization.ON_READ
+
+
+def counted(variables: Iterable[keras.Variable], *, by_first: bool) -> contextlib.ExitStack:
+    """Let metrics be set and read as the first replica counts them, or as Keras does, until closed.
+
+    Keras divides what it sets by the number of replicas and adds up what it reads, which is right only for
+    sums of what all of them count. Afterwards they are read as before, with the same values (`_aggregation`).
+    """
+    undo = contextlib.ExitStack()
+    for variable in filter(_counts_apart, variables):
+        undo.callback(_aggregate, variable, variable.value.aggregation)
+        if by_first:  # each copy of a new variable has its whole initial value
+            variable.value._aggregation = _FIRST
+        else:
+            _aggregate(variable, variable.value.values[0].aggregation)
+    return undo
+
+
+def _aggregate(variable: Any, aggregation: tf.VariableAggregation) -> None:
+    if variable.value.aggregation != aggregation:
+        value = StateVariable.of_keras(variable).read()
+        variable.value._aggregation = aggregation
+        StateVariable.of_keras(variable).assign(value)
 
 
 class ModelState:

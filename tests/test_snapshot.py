@@ -169,11 +169,15 @@ def test_a_variable_in_two_lists_of_the_model_is_taken_once():
     assert len(handles_of(state.variables)) == len(state.variables)
 
 
-@pytest.mark.parametrize(("is_sum", "value", "copies"), [(False, 1.0, [4.0, 4.0]), (True, 3.0, [4.0, 0.0])])
-def test_copies_on_replicas_are_alike_unless_they_are_parts_of_a_sum(is_sum, value, copies):
-    variables = tf.Variable(1.0), tf.Variable(2.0 if is_sum else 1.0)
+@pytest.mark.parametrize(
+    ("how", "value", "copies"),
+    [("ONLY_FIRST_REPLICA", 1.0, [4.0, 4.0]), ("SUM", 3.0, [4.0, 0.0]), ("MEAN", 1.5, [4.0, 4.0])],
+)
+def test_copies_on_replicas_are_read_and_set_as_keras_aggregates_them(how, value, copies):
+    variables = tf.Variable(1.0), tf.Variable(2.0)
     handles = tuple(variable.handle for variable in variables)
-    state = StateVariable("v", handles, tf.float32, tf.TensorShape(()), is_sum)
+    how = tf.VariableAggregation[how]
+    state = StateVariable("v", handles, tf.float32, tf.TensorShape(()), how)
     assert float(state.read()) == value
     state.assign(tf.constant(4.0))
     assert [float(variable) for variable in variables] == copies

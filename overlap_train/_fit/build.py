@@ -167,6 +167,7 @@ class FitBuilder:
         request.feed.prepare()
         if settings.replicas is not None:
             agree_to_start(request, settings.replicas, self._callbacks.callbacks)
+            self._resources.enter_context(request.counting_on_first())  # also what has been built now
         steps, epochs = self._cursor.steps_per_epoch, request.epochs - request.initial_epoch
         return StepBuilder(request, self._callbacks.callbacks, None if steps is None else steps * epochs)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from overlap_train._keras import callers, forks
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
+from overlap_train._snapshot import counted
 from overlap_train._support import fit_arguments
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set, named_sets
@@ -72,6 +74,11 @@ class FitRequest:
     def streamed(self) -> bool:
         """Whether a pipeline prepares the batches while others are trained."""
         return not isinstance(self.feed, ArrayFeed)
+
+    def counting_on_first(self) -> ExitStack:
+        """Has metrics set and read as the first replica counts them, if that counts all rows of a step."""
+        alone = self.settings.shared and self.settings.stock_step
+        return counted(self.model.metrics_variables if alone else (), by_first=True)
 
 
 def make_request(

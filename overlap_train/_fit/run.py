@@ -43,6 +43,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         if request.verbose != 0:
             progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
         resources.enter_context(progress)
+        resources.enter_context(request.counting_on_first())
         outcome.messages = progress.messages
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)

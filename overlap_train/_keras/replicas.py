@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from overlap_train._keras.metrics import metric_leaves
 from overlap_train._keras.models import is_stock_method, set_until
 from overlap_train._keras.names import get_stateless_scope, in_stateless_scope, loss_module
 from overlap_train._keras.optimizers import inner_optimizer
@@ -115,23 +116,59 @@ def gradients_already_reduced(optimizer: Any) -> contextlib.ExitStack:
     return undo
 
 
-def keep_added_losses_apart(
-    layers: Sequence[keras.Layer], patches: contextlib.ExitStack
-) -> Callable[[], list[AddedLoss]]:
-    """Collect what each replica adds with `add_loss`, in a list that the returned function begins."""
+Counted = dict[int, tuple[keras.Variable, tf.Tensor]]
+"""Variables of metrics by their `id`, each with the value before it was first written to."""
+
+
+def keep_apart(
+    model: keras.Model, layers: Sequence[keras.Layer], patches: contextlib.ExitStack
+) -> Callable[[list[AddedLoss], Counted], contextlib.ExitStack]:
+    """Collect what a replica's forward pass adds with `add_loss`, and the metrics to which it writes.
+
+    The returned function begins to, on a thread, until what it returns is closed. A metric whose
+    state may not be a sum, because it has an `update_state` or `reset_state` of its own, is a ValueError.
+    """
     local = threading.local()
 
-    def begin() -> list[AddedLoss]:
-        local.added = []
-        return local.added
+    def apart(added: list[AddedLoss], counted: Counted) -> contextlib.ExitStack:
+        undo = contextlib.ExitStack()
+        set_until(undo, local, "added", added)
+        set_until(undo, local, "counted", counted)
+        return undo
 
-    def collecting(layer: keras.Layer) -> Callable[[Any], None]:
-        return lambda loss: local.added.extend((layer, term) for term in keras.tree.flatten(loss))
+    def adding(layer: keras.Layer) -> Callable[[Any], None]:
+        stock = layer.add_loss
 
-    unique = {id(layer): layer for layer in layers}
-    for layer in unique.values():
-        set_until(patches, layer, "add_loss", collecting(layer))
-    return begin
+        def add_loss(loss: Any) -> None:
+            if hasattr(local, "added"):
+                local.added.extend((layer, term) for term in keras.tree.flatten(loss))
+            else:
+                stock(loss)
+
+        return add_loss
+
+    def counting(metric: keras.metrics.Metric, variable: keras.Variable) -> Callable[[Any], Any]:
+        stock = variable.assign
+
+        def assign(value: Any) -> Any:
+            if hasattr(local, "counted"):
+                if not all(map(is_stock_method, (metric.update_state, metric.reset_state))):
+                    raise ValueError(
+                        f"the model's call updates the metric {metric.name!r}, whose update_state is not "
+                        "Keras's own: what it counts of each replica's rows cannot be put together. Update "
+                        "it in compute_loss, or train on one device"
+                    )
+                local.counted.setdefault(id(variable), (variable, tf.convert_to_tensor(variable.value)))
+            return stock(value)
+
+        return assign
+
+    for layer in {id(layer): layer for layer in layers}.values():
+        set_until(patches, layer, "add_loss", adding(layer))
+    for metric in metric_leaves(model):
+        for variable in metric.variables:
+            set_until(patches, variable, "assign", counting(metric, variable))
+    return apart
 
 
 def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
@@ -146,10 +183,30 @@ def place_added_losses(model: keras.Model, added: Sequence[AddedLoss]) -> None:
             layer._loss_ids.add(id(term))
 
 
-def without_updates(model: keras.Model) -> keras.StatelessScope:
-    """Return a scope that discards assignments to variables, and in which `add_loss` still counts.
+class UpdatesApart(keras.StatelessScope):  # type: ignore[misc]
+    """Keeps what is assigned to variables, to be assigned later; metrics are written at once, or not at all.
 
-    The weights are read here, where a gradient tape sees it: regularisers get the scope's values.
+    `add_loss` counts inside. The weights are read at the start, where a gradient tape sees it: regularisers
+    get the scope's values.
     """
-    weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
-    return keras.StatelessScope(weights, collect_losses=True)
+
+    def __init__(self, model: keras.Model, *, counts: bool) -> None:
+        weights = [(variable, tf.convert_to_tensor(variable.value)) for variable in model.trainable_variables]
+        super().__init__(weights, collect_losses=True)
+        self._counts = counts
+        self._written: dict[int, keras.Variable] = {}
+
+    def add_update(self, update: tuple[keras.Variable, Any]) -> None:
+        """Take an assignment (`_direct_assign`)."""
+        variable, value = update
+        if variable.synchronization != "on_read":
+            self._written[id(variable)] = variable
+        elif self._counts:
+            variable._direct_assign(value)
+            return
+        super().add_update(update)
+
+    def assign(self) -> None:
+        """Make the assignments to what is no metric, which all replicas make together."""
+        for variable in self._written.values():
+            variable.assign(self.get_current_value(variable))

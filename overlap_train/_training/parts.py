@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -31,6 +31,31 @@ def leaves_of(structure: Any) -> list[tf.Tensor]:
 def row_count(leaf: tf.Tensor) -> Any:
     """Return how many rows a tensor has: an int where its shape tells, otherwise a scalar tensor."""
     return leaf.shape[0] if leaf.shape[0] is not None else tf.shape(leaf)[0]
+
+
+def named_leaves(structure: Any) -> dict[str, tf.Tensor]:
+    """Return the tensors of a nested structure by their path in it."""
+    paths = keras.tree.flatten_with_path(structure)
+    return {"/".join(map(str, path)): leaf for path, leaf in paths if leaf is not None}
+
+
+def require_rows(tensors: Mapping[str, tf.Tensor], rows: Any, what: str) -> list[tf.Operation]:
+    """Return checks that each tensor has `rows` rows; raise ValueError where a shape says that it has not."""
+    checks = []
+    for name, tensor in tensors.items():
+        message = (
+            f"{what}{name and f' ({name!r})'} is of shape {tensor.shape}, without a row for each row of the "
+            "inputs; a batch cannot be shared or split then. Train on one device without batch_splits, or "
+            "override train_step"
+        )
+        found = row_count(tensor) if tensor.shape.rank != 0 else None
+        if isinstance(found, int) and isinstance(rows, int):
+            found = found if found == rows else None
+        else:
+            checks.append(found is not None and tf.debugging.assert_equal(found, rows, message))
+        if found is None:
+            raise ValueError(message)
+    return [check for check in checks if check]  # none where no graph is traced
 
 
 def rows_between(structure: Any, begin: Any, end: Any) -> Any:
@@ -92,6 +117,11 @@ class Share:
             return rows
         return tf.where(self.size > 0, rows, tf.zeros_like(rows))
 
+    def counts(self, added: tf.Tensor) -> tf.Tensor:
+        """Return what has been added for this share's rows, in a type for sums over hosts."""
+        dtype = added.dtype if added.dtype.is_floating else tf.float64
+        return tf.cast(self.size > 0, dtype) * tf.cast(added, dtype)
+
     def weight(self, dtype: tf.DType) -> tf.Tensor:
         """Return which part of the batch's rows are in this share."""
         return tf.cast(self.size, dtype) / tf.cast(self.rows, dtype)
@@ -100,45 +130,67 @@ class Share:
 Masks = dict[tuple[int, int], tf.Tensor]
 """The masks of a whole batch by the layer's id and the number of its call."""
 
-BeginPart = Callable[[Any, Any, Any, Masks], None]
+Part = Callable[[Any, Any, Any, Masks], contextlib.ExitStack]
 
 
-def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> BeginPart:
+def whole_batch_dropout(model: keras.Model, patches: contextlib.ExitStack) -> Part:
     """Let the model's Dropout layers draw for the whole batch what they would draw without splitting.
 
-    The first part draws a layer's mask by the layer's own `call` on ones; each part multiplies with its rows.
-    A tensor without a row for each of the batch, such as a table of positions, has one mask for all parts.
-    Returns the function by which a thread says which part it traces next, until `patches` are undone.
+    The first part draws a layer's mask by the layer's own `call` on ones; each part multiplies with its rows,
+    or with several for each of its rows if they have been folded with another axis. What is not computed from
+    the batch, such as a table of positions, has one mask for all parts.
+    Returns the function by which a thread begins a part, which ends when what it returns is closed.
     """
     local = threading.local()
 
-    def begin_part(rows: Any, begin: Any, end: Any, masks: Masks) -> None:
-        local.rows, local.begin, local.end, local.masks = rows, begin, end, masks
-        local.calls = {}
+    def part(rows: Any, begin: Any, end: Any, masks: Masks) -> contextlib.ExitStack:
+        undo, local.calls = contextlib.ExitStack(), {}
+        keras_models.set_until(undo, local, "part", (rows, begin, end, masks))
+        return undo
 
     def shared(layer: keras.layers.Dropout) -> Callable[..., tf.Tensor]:
         stock = layer.call
 
         def call(inputs: tf.Tensor, training: bool = False) -> tf.Tensor:
-            if not training:
+            if not training or getattr(local, "part", None) is None:
                 return stock(inputs, training=training)
+            rows, begin, end, masks = local.part
             key = (id(layer), local.calls.get(id(layer), 0))
             local.calls[id(layer)] = key[1] + 1
-            part_rows = local.end - local.begin
-            by_row = inputs.shape[0] is None or (isinstance(part_rows, int) and inputs.shape[0] == part_rows)
-            if key not in local.masks:
+            each, of_batch, checks = row_count(inputs), _is_of_batch(inputs), []
+            if of_batch:  # from here on, how many of the input's rows there are for one of the batch
+                is_fixed = isinstance(each, int) and not isinstance(end - begin, int)
+                each = 0 if is_fixed else each // (end - begin)
+                wanted = 0 if is_fixed else each * (end - begin)
+                checks = require_rows({"": inputs}, wanted, f"the input of the Dropout layer {layer.name!r}")
+            if key not in masks:
                 dynamic = tf.shape(inputs)
                 rest = [dynamic[i] if n is None else n for i, n in enumerate(inputs.shape)][1:]
-                rows = local.rows if by_row else inputs.shape[0]
-                local.masks[key] = stock(tf.ones([rows, *rest], inputs.dtype), training=True)
-            mask = local.masks[key]
-            return inputs * (mask[local.begin : local.end] if by_row else mask)
+                ones = tf.ones([each * rows if of_batch else each, *rest], inputs.dtype)
+                masks[key] = stock(ones, training=True)
+            with tf.control_dependencies(checks):
+                return inputs * (masks[key][each * begin : each * end] if of_batch else masks[key])
 
         return call
 
     for layer in dropout_layers(model):
         keras_models.set_until(patches, layer, "call", shared(layer))
-    return begin_part
+    return part
+
+
+def _is_of_batch(tensor: tf.Tensor) -> bool:
+    """Whether a traced tensor is computed from the values of an argument, and not from variables alone."""
+    waiting, seen = [getattr(tensor, "op", None)], set()
+    while waiting:
+        operation = waiting.pop()
+        if operation is None:  # not traced
+            return True
+        if operation.type == "Placeholder" and operation.outputs[0].dtype != tf.resource:
+            return True
+        if operation.name not in seen and operation.type not in ("Shape", "Size", "Rank"):
+            seen.add(operation.name)
+            waiting += [source.op for source in operation.inputs]
+    return False
 
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
@@ -157,10 +209,11 @@ class Outputs:
     def __init__(self, structure: Any) -> None:
         self.structure = structure
         # All that a loss may look at: outputs, logits, masks.
-        self.tensors: list[tf.Tensor] = []
-        for leaf in leaves_of(structure):
-            self.tensors.append(leaf if _activation(leaf) is None else leaf.op.inputs[0])
-            self.tensors += keras_replicas.carried_by(leaf).values()
+        self.named: dict[str, tf.Tensor] = {}
+        for name, leaf in named_leaves(structure).items():
+            self.named[name] = leaf if _activation(leaf) is None else leaf.op.inputs[0]
+            self.named |= {name + more: tensor for more, tensor in keras_replicas.carried_by(leaf).items()}
+        self.tensors = list(self.named.values())
 
     def of(self, tensors: Sequence[tf.Tensor]) -> Any:
         """Return the outputs of other rows from `tensors` of those, under the tape that watches these."""

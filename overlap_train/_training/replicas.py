@@ -31,24 +31,26 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train._keras import training as keras_training
 from overlap_train._training.parts import (
-    BeginPart,
     Outputs,
+    Part,
     Share,
     add_gradients,
     leaves_of,
+    named_leaves,
+    require_rows,
     row_count,
     rows_between,
     whole_batch_dropout,
 )
 from overlap_train._training.step import Batch, Logs, StepFunction
-from overlap_train._training.strategy import Replicas, shares_of
+from overlap_train._training.strategy import Replicas, shares_by_keras, shares_of
 
 _SUM = tf.distribute.ReduceOp.SUM
 
 
 def number_type(dtype: tf.DType) -> tf.DType:
     """Return the type in which values of a type are added over hosts; adding zeros changes none of them."""
-    return dtype if dtype.is_floating else tf.float64
+    return dtype if dtype.is_floating or dtype.is_complex else tf.float64
 
 
 def add_shared(gradients: tuple[Any, Any], count: int) -> Any:
@@ -99,7 +101,9 @@ def _custom_step(replicas: Replicas, function: StepFunction) -> StepFunction:
 
     def step(batch: Batch) -> Logs:
         strategy = replicas.strategy
-        shares = shares_of(row_count(leaves_of(batch)[0]), replicas.count)
+        rows = row_count(leaves_of(batch)[0])
+        require_rows(named_leaves(batch), rows, "a tensor of the batch")
+        shares = shares_by_keras(rows, replicas.count)
         parts = [rows_between(batch, begin, begin + size) for begin, size in shares]
         logs = strategy.run(_as_it_is(lambda: function(parts[_replica_number()])))
         if not isinstance(logs, dict):
@@ -115,18 +119,19 @@ def _stock_step(model: keras.Model, replicas: Replicas, most_rows: int | None) -
     def step(batch: Batch) -> Logs:
         x = keras.utils.unpack_x_y_sample_weight(batch)[0]
         rows = row_count(leaves_of(x)[0])
+        require_rows(named_leaves(batch if replicas.own_rows else x), rows, "an input")
         shares = shares_of(rows, replicas.count)
         logs: list[Logs] = []
         with contextlib.ExitStack() as patches:
-            begin_part = whole_batch_dropout(model, patches)
-            begin_losses = keras_replicas.keep_added_losses_apart(keras_models.flat_layers(model), patches)
+            part = whole_batch_dropout(model, patches)
+            apart = keras_replicas.keep_apart(model, keras_models.flat_layers(model), patches)
             patches.enter_context(keras_replicas.gradients_already_reduced(model.optimizer))
 
             def run() -> None:
                 number = _replica_number()
                 own = replicas.own_rows
                 share = _OwnShare(x, replicas, number) if own else Share(x, rows, *shares[number])
-                replica = _Replica(model, replicas, share, begin_part, begin_losses, most_rows)
+                replica = _Replica(model, replicas, share, part, apart, most_rows)
                 counts = number == replicas.first
                 found = replica.train(batch, counts=counts)
                 if counts:
@@ -168,26 +173,35 @@ class _Replica:
     model: keras.Model
     replicas: Replicas
     share: Share
-    begin_part: BeginPart
-    begin_losses: Callable[[], list[keras_replicas.AddedLoss]]
+    part: Part
+    apart: Callable[[list[keras_replicas.AddedLoss], keras_replicas.Counted], contextlib.ExitStack]
     most_rows: int | None
 
     def train(self, batch: Batch, *, counts: bool) -> Logs:
         """Make this replica's part of a step; the one that `counts` updates the metrics and returns them."""
         model, share = self.model, self.share
-        self.begin_part(share.rows, share.start, share.stop, {})
-        added = self.begin_losses()
-        with tf.GradientTape() as tape:
+        added, counted = list[keras_replicas.AddedLoss](), keras_replicas.Counted()
+        with (
+            tf.GradientTape() as tape,
+            self.part(share.rows, share.start, share.stop, {}),
+            self.apart(added, counted),
+        ):
             outputs = Outputs(keras_training.forward(model, share.x))
-        self._require_rows(outputs)
+        what = f"an output of the model {model.name!r}"
+        with tf.control_dependencies(require_rows(outputs.named, share.stop - share.start, what)):
+            tensors = [tf.identity(tensor) for tensor in outputs.tensors]
         layers, terms = [layer for layer, _ in added], [term for _, term in added]
-        whole, total = self._gathered(outputs.tensors, [term * share.weight(term.dtype) for term in terms])
+        addends = [term * share.weight(term.dtype) for term in terms]
+        addends += [share.counts(variable.value - before) for variable, before in counted.values()]
+        whole, total = self._gathered(tensors, addends)
+        for (variable, before), more in zip(counted.values(), total[len(terms) :], strict=True):
+            variable.assign(before + tf.cast(more, before.dtype))
         if self.replicas.own_rows:
             batch = self._gathered_batch(batch)
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
 
         y_pred, by_output, by_term, direct = self._loss_gradients(
-            batch, outputs, whole, list(zip(layers, total, strict=True)), counts=counts
+            batch, outputs, whole, list(zip(layers, total, strict=False)), counts=counts
         )
         weights = list(model.trainable_weights)
         if weights:
@@ -199,15 +213,6 @@ class _Replica:
             shared = [add_shared(pair, self.replicas.count) for pair in zip(own, direct, strict=True)]
             self._apply(shared, weights)
         return dict(model.compute_metrics(x, y, y_pred, sample_weight=sample_weight)) if counts else {}
-
-    def _require_rows(self, outputs: Outputs) -> None:
-        for leaf in outputs.tensors:
-            if not leaf.shape.rank:
-                raise ValueError(
-                    f"the model {self.model.name!r} has an output of shape {leaf.shape}, without a row for "
-                    "each row of the inputs; replicas cannot share a batch then. Train it on one device, or "
-                    "override train_step"
-                )
 
     def _gathered(self, outputs: Sequence[tf.Tensor], terms: Sequence[tf.Tensor]) -> tuple[Any, Any]:
         """Return the rows of all replicas for each output, and the sum over the replicas of each term."""
@@ -282,14 +287,15 @@ class _Replica:
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(batch)
         terms = [term for _, term in added]
         with keras_replicas.unscaled_losses(), tf.GradientTape() as tape:
-            tape.watch([tensor for tensor in (*whole, *terms) if tensor.dtype.is_floating])
+            tape.watch([t for t in (*whole, *terms) if t.dtype.is_floating or t.dtype.is_complex])
             y_pred = outputs.of(whole)
-            with contextlib.nullcontext() if counts else keras_replicas.without_updates(model):
+            with keras_replicas.UpdatesApart(model, counts=counts) as updates:
                 keras_replicas.place_added_losses(model, added)
                 loss = keras_replicas.compute_loss(model, x, y, y_pred, sample_weight)
                 keras_replicas.track_loss(model, (x, y_pred), loss)
                 scaled = model.optimizer.scale_loss(loss)
         gradients = tape.gradient(scaled, (list(whole), terms, list(model.trainable_weights)))
+        updates.assign()
         return y_pred, *gradients
 
     def _apply(self, gradients: Sequence[Any], weights: Sequence[keras.Variable]) -> None:

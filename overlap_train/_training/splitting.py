@@ -225,10 +225,9 @@ class SplitStep:
         rows = row_count(leaves_of(x)[0])
         bounds = [rows * index // self._parts for index in range(self._parts + 1)]
         with contextlib.ExitStack() as patches:
-            begin_part = whole_batch_dropout(self._model, patches)
+            part = whole_batch_dropout(self._model, patches)
             for begin, end in itertools.pairwise(bounds):
-                begin_part(rows, begin, end, masks)
-                with tf.GradientTape() as tape:
+                with part(rows, begin, end, masks), tf.GradientTape() as tape:
                     output = keras_training.forward(self._model, rows_between(x, begin, end))
                 parts.append(_Part(tape, Outputs(output), begin, end, rows))
         return parts

@@ -127,6 +127,15 @@ def shares_of(rows: Any, count: int) -> list[tuple[Any, Any]]:
     return [(r * small + tf.minimum(r, larger), small + tf.cast(r < larger, tf.int32)) for r in range(count)]
 
 
+def shares_by_keras(rows: Any, count: int) -> list[tuple[Any, Any]]:
+    """Return the same as Keras divides a batch: as many rows for each as there are until none are left."""
+    most = -(-rows // count)
+    if isinstance(rows, int):
+        return [(min(r * most, rows), max(min(most, rows - r * most), 0)) for r in range(count)]
+    begins = [tf.minimum(r * most, rows) for r in range(count)]
+    return [(begin, tf.minimum(most, rows - begin)) for begin in begins]
+
+
 def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:
     """Return the replicas of `strategy`, or of the scope that made a model, or None; refuse others."""
     if strategy is not None and not isinstance(strategy, tf.distribute.Strategy):

@@ -18,7 +18,7 @@ import keras
 from overlap_train._keras import callers
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras.evaluation import FitEvaluation, Pass
-from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._snapshot import ModelState, Snapshot, counted
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner, span_since
@@ -123,7 +123,8 @@ class KerasEvaluation:
         return test_step
 
     def _evaluate(self, callbacks: keras.callbacks.CallbackList) -> Mapping[str, Any]:
-        with callers.entered(self.model, "evaluate"):
+        variables = self.model.metrics_variables  # to which all replicas write here
+        with callers.entered(self.model, "evaluate"), counted(variables, by_first=False):
             logs, data_pass = self.evaluate(callbacks)
         self.on_pass(data_pass)
         return {str(name): value for name, value in logs.items()}

@@ -155,6 +155,89 @@ class OwnLoss(keras.Sequential):
         return keras.ops.mean((keras.ops.max(y_pred, axis=1) - keras.ops.cast(y, "float32")) ** 2)
 
 
+class CallingAgain(keras.Sequential):
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        again = self(x, training=training)
+        return super().compute_loss(x, y, y_pred, sample_weight, training) + keras.ops.mean(
+            (again - y_pred) ** 2
+        )
+
+
+def again() -> keras.Model:
+    set_random_seed(7)
+    model = CallingAgain([keras.Input((FEATURES,)), hidden(activity_regularizer="l2")()])
+    model.add(keras.layers.Dropout(0.5, seed=1))
+    model.add(keras.layers.Dense(CLASSES))
+    model.compile(SGD(0.1), crossentropy(), metrics=["accuracy"])
+    return model
+
+
+class Complex(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.real, self.imaginary = keras.layers.Dense(4), keras.layers.Dense(4)
+
+    def call(self, x):
+        return tf.complex(self.real(x), self.imaginary(x))
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return keras.ops.mean(tf.abs(y_pred - tf.complex(x[:, :4], x[:, 4:8])) ** 2)
+
+
+def imaginary() -> keras.Model:
+    set_random_seed(7)
+    model = Complex()
+    model.compile("sgd")
+    return model
+
+
+class Moving(keras.metrics.Metric):
+    """Begins at -1, and is then a moving average."""
+
+    def __init__(self, name: str, **how: Any):
+        super().__init__(name=name)
+        self.value = self.add_variable((), keras.initializers.Constant(-1), name="value", **how)
+
+    def reset_state(self):
+        self.value.assign(-1)
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        new = keras.ops.mean(y_pred**2)
+        self.value.assign(keras.ops.where(self.value < 0, new, 0.9 * self.value + 0.1 * new))
+
+    def result(self):
+        return self.value + 0.0
+
+
+def moving() -> keras.Model:
+    model = compiled()()
+    metrics = [Moving("sum"), Moving("mean", aggregation="mean")]
+    model.compile("adam", crossentropy(), metrics=metrics)
+    return model
+
+
+class Measuring(keras.layers.Layer):
+    def __init__(self):
+        super().__init__()
+        self.size = keras.metrics.Mean(name="size")
+
+    def call(self, x):
+        self.size.update_state(keras.ops.mean(x**2, axis=1))
+        return x
+
+
+class Folded(keras.layers.Layer):
+    """Drops where rows and features are folded into one axis."""
+
+    def __init__(self):
+        super().__init__()
+        self.drop = keras.layers.Dropout(0.5, seed=1)
+
+    def call(self, x, training=False):
+        dropped = self.drop(keras.ops.reshape(x, (-1, 4)), training=training)
+        return keras.ops.reshape(dropped, (-1, x.shape[1]))
+
+
 class OwnTrainStep(keras.Sequential):
     def train_step(self, data):
         x, y = data
@@ -334,8 +417,11 @@ LAYERS = {
     "frozen batch normalization": Case(layered(hidden(), frozen)),
     "activity regulariser": Case(layered(hidden(activity_regularizer="l2"))),
     "layer that counts its calls": Case(layered(hidden(), Counting)),
+    "layer with a metric": Case(layered(hidden(), Measuring)),
+    "dropout over folded rows": Case(layered(hidden(), Folded)),
     "several outputs": Case(functional, of_two),
     "several outputs with weights each": Case(functional, of_two_weighted),
+    "complex outputs": Case(imaginary, refused_on_hosts="not in list of allowed values"),
     "no targets": Case(without_targets, lambda directory: {"x": arrays()[0], "batch_size": 32}),
 }
 NUMBERS = {
@@ -364,8 +450,10 @@ NUMBERS = {
         )
     ),
     "AUC and a metric that is no sum": Case(binary, of_binary),
+    "metrics that begin at -1": Case(moving),
     "weighted metrics": Case(compiled(weighted_metrics=["accuracy"]), fitted(sample_weight=WEIGHTS)),
     "compute_loss": Case(compiled(OwnLoss)),
+    "compute_loss that calls the model again": Case(again),
     "train_step": Case(
         compiled(OwnTrainStep, metrics=None),
         lambda directory: of_arrays(192, validation_data=None),

@@ -22,15 +22,26 @@ def dropping(*, twice=False):
     return keras.Model(inputs, drop(outputs) if twice else outputs)
 
 
+class Folding(keras.layers.Layer):
+    def __init__(self, seed):
+        super().__init__()
+        self.drop = keras.layers.Dropout(0.5, seed=seed)
+
+    def call(self, x, training=False):
+        return keras.ops.reshape(
+            self.drop(keras.ops.reshape(x, (-1, 1)), training=training), keras.ops.shape(x)
+        )
+
+
 def in_parts(model, *bounds, x=X, masks=None):
     """Returns what a model makes of each part of a batch; `x` has a row for each, or is the same for all."""
     masks = {} if masks is None else masks
     with contextlib.ExitStack() as patches:
-        begin_part = whole_batch_dropout(model, patches)
+        part = whole_batch_dropout(model, patches)
         parts = []
         for begin, end in itertools.pairwise(bounds):
-            begin_part(ROWS, begin, end, masks)
-            parts.append(model(x[begin:end] if len(x) == ROWS else x, training=True))
+            with part(ROWS, begin, end, masks):
+                parts.append(model(x[begin:end] if len(x) == ROWS else x, training=True))
     return parts
 
 
@@ -41,8 +52,19 @@ def test_parts_get_the_random_numbers_of_the_whole_batch():
     np.testing.assert_array_equal(parted(X, training=True), whole(X, training=True))
 
 
+def test_rows_that_are_folded_with_another_axis_get_those_of_the_whole_batch():
+    fold = keras.Sequential([keras.Input((WIDTH,)), keras.layers.Reshape((WIDTH, 1)), Folding(3)])
+    parted = keras.Sequential([*fold.layers[:1], Folding(3)])
+    np.testing.assert_array_equal(tf.concat(in_parts(parted, 0, 1, 3, 6), 0), fold(X, training=True))
+
+
 def test_what_has_no_row_for_each_of_the_batch_has_one_mask_for_all_parts():
-    masks, table = {}, tf.ones([3, WIDTH])  # such as of positions
-    np.testing.assert_array_equal(*in_parts(dropping(), 0, 2, 6, x=table, masks=masks))
+    model, masks = dropping(), {}
+
+    @tf.function
+    def parts():
+        return in_parts(model, 0, 1, 6, x=tf.ones([3, WIDTH]), masks=masks)  # such as of positions
+
+    np.testing.assert_array_equal(*parts())
     (mask,) = masks.values()
     assert mask.shape == (3, WIDTH)

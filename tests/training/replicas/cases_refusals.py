@@ -9,7 +9,15 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from tests.networks import CLASSES, FEATURES, arrays, crossentropy, linear, sequential
+from tests.networks import (
+    CLASSES,
+    FEATURES,
+    Largest,
+    arrays,
+    crossentropy,
+    linear,
+    sequential,
+)
 
 
 def refuses(model, message, plan=None, **arguments):
@@ -99,18 +107,60 @@ def test_gradient_accumulation():
     refuses(model, "gradient_accumulation_steps does not work under tf.distribute")
 
 
-def test_an_output_that_has_no_rows():
-    class Mean(keras.layers.Layer):
-        def call(self, x):
-            return keras.ops.mean(x)
+class Changing(keras.layers.Layer):
+    """Calls a function with the layer, which has a metric of its own and a Dropout, and the inputs."""
 
+    def __init__(self, change):
+        super().__init__()
+        self.change, self.largest, self.drop = change, Largest(), keras.layers.Dropout(0.5)
+
+    def call(self, x):
+        return self.change(self, x)
+
+
+WITHOUT = "without a row for each row of the inputs"
+# What becomes of an input, and how that is refused: where the batches have a static size, and where not.
+OF_OTHER_ROWS = {
+    "no rows": (lambda layer, x: keras.ops.mean(x), WITHOUT, ValueError),
+    "twice as many": (lambda layer, x: keras.ops.concatenate([x, x]), WITHOUT, tf.errors.OpError),
+    "one": (lambda layer, x: keras.ops.mean(x, axis=0, keepdims=True), WITHOUT, tf.errors.OpError),
+    "dropout over columns": (
+        lambda layer, x: keras.ops.transpose(layer.drop(keras.ops.transpose(x), training=True)),
+        f"Dropout layer .* is of shape .*, {WITHOUT}",
+        ValueError,
+    ),
+    "a metric": (
+        lambda layer, x: layer.largest.update_state(None, x) or x,
+        "call updates the metric 'largest'",
+        ValueError,
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "message", "error"), OF_OTHER_ROWS.values(), ids=OF_OTHER_ROWS)
+def test_a_model_that_does_not_treat_rows_one_by_one(change, message, error):
     def build():
-        inputs = keras.Input((FEATURES,))
-        model = keras.Model(inputs, Mean()(keras.layers.Dense(3)(inputs)))
-        model.compile("sgd", lambda y, p: p)
+        model = keras.Sequential([keras.Input((FEATURES,)), keras.layers.Dense(3), Changing(change)])
+        model.compile("sgd", lambda y, p: keras.ops.sum(p))
         return model
 
-    refuses(mirrored(build), "without a row for each row of the inputs")
+    model, rows = mirrored(build), tf.data.Dataset.from_tensor_slices(arrays(64))
+    for data, kind in ((rows.batch(32, drop_remainder=True), ValueError), (rows.batch(32), error)):
+        with pytest.raises(kind, match=message):
+            Trainer(model).fit(data, verbose=0)
+
+
+def test_inputs_that_differ_in_their_rows():
+    def build():
+        rows, others = keras.Input((FEATURES,)), keras.Input((FEATURES,))
+        model = keras.Model([rows, others], keras.layers.Dense(CLASSES)(rows) + keras.ops.mean(others))
+        model.compile("sgd", crossentropy())
+        return model
+
+    (x, y), (others, _) = arrays(32), arrays(64)
+    data = tf.data.Dataset.from_tensors(((x, others), y))
+    with pytest.raises(ValueError, match=rf"an input \('1'\) is of shape \(64, 12\), {WITHOUT}"):
+        Trainer(mirrored(build)).fit(data, verbose=0)
 
 
 def test_a_device_that_is_not_there():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train._training.strategy import Replicas, find_strategy, shares_of
+from overlap_train._training.strategy import Replicas, find_strategy, shares_by_keras, shares_of
 from tests.networks import arrays, sequential
 from tests.parallel.together import ThreadHost
 
@@ -21,19 +21,21 @@ def model():
 
 
 @pytest.mark.parametrize(
-    ("count", "rows", "shares"),
+    ("divide", "count", "rows", "shares"),
     [
-        (1, 7, [(0, 7)]),
-        (2, 7, [(0, 4), (4, 3)]),
-        (3, 7, [(0, 3), (3, 2), (5, 2)]),
-        (3, 6, [(0, 2), (2, 2), (4, 2)]),
-        (3, 2, [(0, 1), (1, 1), (2, 0)]),
-        (2, 0, [(0, 0), (0, 0)]),
+        (shares_of, 1, 7, [(0, 7)]),
+        (shares_of, 2, 7, [(0, 4), (4, 3)]),
+        (shares_of, 3, 7, [(0, 3), (3, 2), (5, 2)]),
+        (shares_of, 3, 6, [(0, 2), (2, 2), (4, 2)]),
+        (shares_of, 3, 2, [(0, 1), (1, 1), (2, 0)]),
+        (shares_of, 2, 0, [(0, 0), (0, 0)]),
+        (shares_by_keras, 4, 13, [(0, 4), (4, 4), (8, 4), (12, 1)]),
+        (shares_by_keras, 4, 5, [(0, 2), (2, 2), (4, 1), (5, 0)]),
     ],
 )
-def test_shares_are_runs_that_differ_by_one_row_at_most(count, rows, shares):
-    assert shares_of(rows, count) == shares
-    while_tracing = shares_of(tf.constant(rows), count)
+def test_shares_differ_by_one_row_at_most_and_keras_s_only_at_the_end(divide, count, rows, shares):
+    assert divide(rows, count) == shares
+    while_tracing = divide(tf.constant(rows), count)
     assert [(int(first), int(size)) for first, size in while_tracing] == shares
 
 
