@@ -20,17 +20,18 @@ import tensorflow as tf
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
 from overlap_train._callbacks.hooks import TRAIN_BATCH_HOOKS, listens, wants_train_batches
 from overlap_train._checkpoint.content import StartPoint, as_text, of_text
-from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.fingerprints import describe_configuration, fingerprint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
-from overlap_train._fit.request import FitRequest
+from overlap_train._fit.request import FitRequest, describe_validation
 from overlap_train._keras import models as keras_models
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.strategy import Replicas
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train.options.threads import ways_are_fixed
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
@@ -305,14 +306,20 @@ def agree_to_start(
         else:
             data = {"batch size": feed.full_batch}
             data |= {f"training data {part}".strip(): text for part, text in feed.describe().items()}
+        freqs = [request.validation_freq if f.freq is None else f.freq for f in request.functions.values()]
         described = {
             "number of epochs": request.epochs,
+            "initial_epoch": request.initial_epoch,
+            "steps_per_epoch": request.steps_per_epoch,
+            "configure(deterministic)": ways_are_fixed(),
             "ExecutionPlan": request.settings.execution,
             "ValidationPolicy": replace(policy, functions=None),
             "use of resume": request.checkpoints is not None,
             "list of evaluation functions": list(request.functions),
+            "validation_freq": sorted({str(freq) for freq in [*freqs, *request.elsewhere]}),
             "list of callbacks that listen to batches": _listening(callbacks),
             "list of callbacks with on_all_hosts": [type(c).__name__ for c in callbacks if _is_everywhere(c)],
+            **{part.replace(".", " "): text for part, text in describe_validation(request).items()},
         }
         replicas.hosts.check_same(
             {
@@ -323,7 +330,7 @@ def agree_to_start(
             }
         )
     replicas.build(model, feed.element_spec)
-    alike = fingerprint(model, feed)
+    alike = fingerprint(model, feed) | describe_configuration(model)
     if replicas.own_rows:
         alike = {part: text for part, text in alike.items() if not part.startswith("training data")}
     replicas.hosts.check_same(alike)

@@ -223,9 +223,7 @@ class FitSession:
         training, accounts = self._training, self._ledger.accounts
         logs = training.logs(self._last_logs)
         train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
-        self._settings.hosts.check_same_logs(
-            epoch, {name: value for name, value in train_logs.items() if isinstance(value, float)}
-        )
+        self._settings.hosts.check_same_logs(epoch, train_logs)
         training.name_slow_host(epoch)
         if self._deliveries.suite.reads_by_python(epoch):
             self._model.reset_metrics()  # for the validation; the next epoch is taken to begin with this, too
