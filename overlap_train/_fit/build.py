@@ -127,6 +127,7 @@ class FitBuilder:
         self._open(state, step)
         if self._resumer is not None:
             self._resumer.plan = lambda: loop.plan
+            self._resumer.take(state)
         deliveries = self._build_deliveries(state, step, suite, grounds, max_lag=lag)
         training = EpochTraining(
             model=self._request.model,

@@ -30,7 +30,7 @@ from overlap_train._fit.course import Course
 from overlap_train._fit.draws import shared_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.request import FitRequest, describe_validation, function_name
+from overlap_train._fit.request import FitRequest, describe_step, describe_validation, function_name
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.step import Step
@@ -198,7 +198,8 @@ def _make_resumer(
     assert policy is not None
     weights: RunWriter | None = None
     if policy.keep_weights is not None and not request.elsewhere:
-        weights = resources.enter_context(RunWriter(policy.directory, request.model))  # ends behind the last
+        weights = RunWriter(policy.directory, request.model, describe_step(settings))
+        resources.enter_context(weights)  # ends behind the last
     resumer = Resumer(
         policy,
         {**fingerprint(request.model, feed), **rows, **describe_validation(request)},

@@ -161,13 +161,19 @@ def function_name(function: Any) -> str:
 def describe_validation(request: FitRequest) -> dict[str, str]:
     """Describes what a history's `val_` values come from."""
     settings = request.settings
-    step = "stock" if settings.stock_validation else function_name(settings.validation_step)
+    step = describe_step(settings)["validation_step"]
     preprocess = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
     functions = {
         f"evaluation function {name!r}": f"{function_name(each.function)}, freq {each.freq}"
         for name, each in request.functions.items()
     }
     return {**describe_sets(request.sets), "validation_step": step, **preprocess, **functions}
+
+
+def describe_step(settings: TrainerSettings) -> dict[str, str]:
+    """Describes what an evaluator has to do with each batch, as the training would."""
+    step = "stock" if settings.stock_validation else function_name(settings.validation_step)
+    return {"validation_step": step, "preprocess": "None" if settings.preprocess is None else "a function"}
 
 
 def _feed(
