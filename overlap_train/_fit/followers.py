@@ -18,7 +18,13 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
-from overlap_train._callbacks.hooks import TRAIN_BATCH_HOOKS, listens, wants_train_batches
+from overlap_train._callbacks.hooks import (
+    TEST_HOOKS,
+    TRAIN_BATCH_HOOKS,
+    heard,
+    listens,
+    wants_train_batches,
+)
 from overlap_train._checkpoint.content import StartPoint, as_text, of_text
 from overlap_train._checkpoint.fingerprints import describe_configuration, fingerprint
 from overlap_train._checkpoint.resume import Resumer
@@ -26,6 +32,7 @@ from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest, describe_validation
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
@@ -68,6 +75,8 @@ def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
 class _HostsHooks:
     """What hooks do on all hosts: those of the chief's callbacks by their changes, others by being called.
 
+    No hook may have parts of the fit built anew: that would be on its host alone, and traces ask all hosts.
+
     Callbacks with `on_all_hosts` are called on each host, behind the others; they change nothing. The hosts
     meet behind each of them, so that all learn where one has failed or ended the epoch. It has to be each:
     the next hook may wait for the other hosts itself, as Ray's `report` does.
@@ -101,6 +110,14 @@ class _HostsHooks:
             self.model.stop_training = stop
         return indices, more
 
+    def guarded(self, action: Callable[[], Any]) -> Any:
+        """Runs hooks, which must not compile the model."""
+        function = keras_training.train_function(self.model)
+        result = action()
+        if keras_training.train_function(self.model) is not function:
+            require_unchanged("a callback compiled the model or made its train function anew")
+        return result
+
     def any_everywhere(self, hook: str) -> bool:
         """Whether a callback with `on_all_hosts` has a hook."""
         return bool(self._listening[hook])
@@ -112,7 +129,7 @@ class _HostsHooks:
 
     def _call(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> None:
         stops = self.model.stop_training
-        getattr(callback, hook)(*arguments)
+        self.guarded(functools.partial(getattr(callback, hook), *arguments))
         if self.model.stop_training != stops:
             raise ValueError(
                 f"{type(callback).__name__}.{hook} set stop_training, and callbacks with on_all_hosts = True "
@@ -135,7 +152,7 @@ class SharedCallbacks:
         hooks, arguments = self._hooks, [logs] if number is None else [number, logs]
         call = functools.partial(getattr(self._list, hook), *arguments)
         before = hooks.state.read()
-        hooks.hosts.chief_first(call)
+        hooks.hosts.chief_first(lambda: hooks.guarded(call))
         if not hooks.hosts.is_chief:
             call()
         hooks.share(before, hooks.state.read(), stop=bool(hooks.model.stop_training))
@@ -180,7 +197,7 @@ class SharedDelivery(Delivery):
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         deliver = functools.partial(super().deliver, snapshot, train_logs, results)
         outcome: Outcome | None = self._hooks.hosts.chief_first(
-            lambda: deliver(stops=stops, trained_on=trained_on, ended=ended)
+            lambda: self._hooks.guarded(lambda: deliver(stops=stops, trained_on=trained_on, ended=ended))
         )
         if outcome is not None:
             self._tell(snapshot, outcome, kept)
@@ -360,6 +377,11 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
             "use 'block' on several hosts"
         )
     for callback in callbacks:
+        if _is_everywhere(callback) and (hooks := heard(callback, TEST_HOOKS)):
+            raise ValueError(
+                f"{type(callback).__name__} has on_all_hosts = True and {hooks[0]}, and the hooks of "
+                "validations are called on the chief alone; leave one of them out"
+            )
         if policy.every_steps is not None and callable(getattr(callback, "on_step_validation", None)):
             raise ValueError(
                 f"{type(callback).__name__}.on_step_validation would be called on the chief alone; "

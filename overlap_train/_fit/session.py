@@ -214,6 +214,8 @@ class FitSession:
         for callback in self._deliveries.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._training.cursor.steps - 1, logs)
+        if self._settings.hosts.count > 1:  # where the chief may have one of the user's own
+            self._model.stop_training = self._settings.hosts.from_chief(bool(self._model.stop_training))
         return False
 
     def _end_epoch(self, epoch: int) -> None:
@@ -267,6 +269,11 @@ class FitSession:
         suite, reason = self._deliveries.suite, None
         waited = suite.waits_for(epoch)
         is_as_expected = self._parts.sources.read(epoch, suite.waiting)
+        hosts = self._settings.hosts
+        if hosts.count > 1:
+            setting = suite.changed_metric() if is_as_expected else "the shape of the validation data"
+            hosts.all_do(lambda: require_unchanged(setting and f"{setting} was set"))
+            return
         if is_as_expected and not waited:
             if not suite.due(epoch):
                 return
