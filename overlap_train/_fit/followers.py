@@ -53,9 +53,7 @@ def deliver_together(
 ) -> tuple[SharedCallbacks, SharedDelivery]:
     """Returns the callbacks and the delivery of a `fit` on several hosts, whose effects all of them get."""
     model, hosts = request.model, request.settings.hosts
-    if suite.reasons:
-        cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
-        raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
+    hosts.all_do(lambda: _refuse_in_step(suite))  # for which a callback on one host alone may be the cause
     listed = list(callbacks.callbacks)
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
@@ -66,6 +64,12 @@ def deliver_together(
     hooks = _HostsHooks(hosts, model, state, listed)
     on_change = request.settings.validation.on_change
     return SharedCallbacks(hooks, callbacks), SharedDelivery(hooks, callbacks, on_change, suite)
+
+
+def _refuse_in_step(suite: ValidationSuite) -> None:
+    if suite.reasons:
+        cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
+        raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
 
 
 def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
@@ -309,7 +313,7 @@ def agree_to_start(
     model, feed, policy = request.model, request.feed, request.settings.validation
     replicas.check_batch(feed.full_batch)
     if replicas.hosts.count > 1:
-        _check_shareable(policy, callbacks)
+        replicas.hosts.all_do(lambda: _check_shareable(policy, callbacks))
         feed.share_seeds(replicas.hosts.from_chief)
         if feed.unseeded and not replicas.own_rows:
             raise ValueError(

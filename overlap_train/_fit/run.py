@@ -111,8 +111,8 @@ class _NamingLostHosts:
         if "ollective instance" in error.message:  # as TensorFlow names one to which others bring other types
             raise HostMismatchError(
                 f"host {self._hosts.index} cannot go on, because code that one host alone runs, such as a "
-                "callback, has called model.predict, model.evaluate, metric.result() or else what asks all "
-                "hosts; leave that out"
+                "callback, has called model.predict, model.evaluate, metric.result() or something else "
+                "that asks all hosts; leave that out"
             ) from error
         raise HostLostError(
             f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "

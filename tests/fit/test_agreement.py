@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train import EpochOnly, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.followers import agree_to_start
 from overlap_train.errors import HostMismatchError
 from tests.fit.requests import request_of
@@ -101,6 +101,14 @@ def test_such_a_callback_is_in_the_list_of_all_hosts(make, listed):
     assert agreed(asked(), asked(), callbacks=[[make()], [make()]]) == [None, None]
     for error in agreed(asked(), asked(), callbacks=[[make()], []]):
         assert f"host 1 has another list of {listed}" in str(error)
+
+
+@pytest.mark.parametrize("wrap", [lambda callback: callback, EpochOnly])
+def test_hooks_of_validations_are_the_chiefs_alone(wrap):
+    callback = kc.LambdaCallback()
+    callback.on_all_hosts, callback.on_test_end = True, lambda logs: None
+    for error in agreed(asked(), asked(), callbacks=[[wrap(callback)]] * 2):
+        assert "has on_all_hosts = True and on_test_end, and the hooks of validations" in str(error)
 
 
 def test_functions_are_compared_by_their_names():
