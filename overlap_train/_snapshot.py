@@ -122,7 +122,8 @@ def _aggregate(variable: Any, aggregation: tf.VariableAggregation) -> None:
 class ModelState:
     """The variables of a built and compiled model, to be read, restored and compared together.
 
-    `variables` has all of them, in the order of `Values.flat`, `outside` those that the model does not list.
+    `variables` has all of them, in the order of `Values.flat`, `weights` those of the model itself, which
+    come first, in an order that depends on what is trainable, and `outside` those that it does not list.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class ModelState:
         outside = {id(v.handle): v for v in captured if id(v.handle) not in handles}
         self.outside = [StateVariable.of_captured(variable) for variable in outside.values()]
         self._groups = [*groups, self.outside]
+        self.weights = [*groups[0], *groups[1]]
         self.metrics = groups[3]
         self.variables = [variable for group in self._groups for variable in group]
         metrics = {id(variable) for variable in self.metrics}

@@ -49,6 +49,12 @@ def overrides(callback: keras.callbacks.Callback, hook: str) -> bool:
     return getattr(type(callback), hook, None) is not empty
 
 
+def heard(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> list[str]:
+    """Return those of the hooks that a callback overrides, or the one in an `EpochOnly`."""
+    inner, hooks = _within(callback, hooks)
+    return [hook for hook in hooks if overrides(inner, hook)]
+
+
 def listens(callbacks: Iterable[keras.callbacks.Callback], *hooks: str) -> bool:
     """Whether any of the callbacks overrides any of the hooks."""
     return any(overrides(callback, hook) for callback in callbacks for hook in hooks)

@@ -50,14 +50,20 @@ _MOST_SHOWN = 8
 
 def describe_configuration(model: keras.Model) -> dict[str, str]:
     """Return the settings of a compiled model, its layers, its optimizer and its compilation, by name."""
-    layers = keras_models.flat_layers(model)
-    texts: dict[str, str] = {}
-    for label, layer in zip(_numbered(layer.name for layer in layers), layers, strict=True):
-        texts |= _describe_layer(label, layer)
+    texts = describe_layers(model)
     if isinstance(getattr(model, "optimizer", None), keras.optimizers.Optimizer):
         texts |= _settings("optimizer", _config_of(model.optimizer))
     arguments = keras_copies.compile_arguments(model) or {}
     return texts | _settings("compile", {name: arguments.get(name) for name in _OF_COMPILE})
+
+
+def describe_layers(model: keras.Model) -> dict[str, str]:
+    """Return the settings of a model and its layers, by name."""
+    layers = keras_models.flat_layers(model)
+    texts: dict[str, str] = {}
+    for label, layer in zip(numbered(layer.name for layer in layers), layers, strict=True):
+        texts |= _describe_layer(label, layer)
+    return texts
 
 
 def _describe_layer(label: str, layer: keras.Layer) -> dict[str, str]:
@@ -136,7 +142,7 @@ def rate_text(model: keras.Model) -> str | None:
     return _as_text(rate) if isinstance(rate, (int, float)) else None
 
 
-def _numbered(names: Iterable[str]) -> list[str]:
+def numbered(names: Iterable[str]) -> list[str]:
     """Return names that are the same in every process: without Keras's numbers, counted from 2 on."""
     count: Counter[str] = Counter()
     labels = []
@@ -214,7 +220,7 @@ def fingerprint(model: keras.Model, feed: Feed) -> dict[str, str]:
 def _describe_variables(variables: Sequence[Any]) -> dict[str, str]:
     """Return the shape and dtype of each of Keras's variables, by its path."""
     shapes = ["x".join(map(str, variable.shape)) or "scalar" for variable in variables]
-    names = _numbered(variable.path for variable in variables)
+    names = numbered(variable.path for variable in variables)
     return {n: f"{s} {v.dtype}" for n, s, v in zip(names, shapes, variables, strict=True)}
 
 
@@ -274,7 +280,7 @@ def describe_feed(feed: Feed) -> dict[str, str]:
 
 
 def _describe_metrics(label: str, metrics: Sequence[Any]) -> dict[str, str]:
-    names = _numbered(f"{label} {getattr(metric, 'name', metric)}" for metric in metrics)
+    names = numbered(f"{label} {getattr(metric, 'name', metric)}" for metric in metrics)
     pairs = zip(names, metrics, strict=True)
     return {k: v for name, metric in pairs for k, v in _describe(name, metric).items()}
 

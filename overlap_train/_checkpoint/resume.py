@@ -36,7 +36,7 @@ from overlap_train._checkpoint.content import (
     take_apart,
 )
 from overlap_train._checkpoint.fingerprints import differences, listed_differences
-from overlap_train._checkpoint.run_directory import RunWriter, arrays_of
+from overlap_train._checkpoint.run_directory import RunWriter
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._keras.randomness import random_states, set_random_states
@@ -115,6 +115,11 @@ class Resumer(Closing):
         except BaseException:
             self.close()
             raise
+
+    def take(self, state: ModelState) -> None:
+        """Take the variables of the snapshots that follow."""
+        if self._weights is not None:
+            self._weights.take(state)
 
     def watch_passes(self, passes: Any) -> None:
         """Take the `ValidationPasses`, from which nothing has been drawn yet."""
@@ -303,7 +308,7 @@ class Resumer(Closing):
         writes: list[Callable[[], Any]] = []
         if self._weights is not None and trained is not None:
             entry = self._weights.next("weights", point.epoch - 1)
-            arrays = self._kept(arrays_of(trained))
+            arrays = self._kept(self._weights.arrays_of(trained))
             writes.append(functools.partial(self._weights.write, entry, point.step, arrays))
         if due or last:
             writes += self._checkpoint(point, values, callbacks)
@@ -312,7 +317,9 @@ class Resumer(Closing):
     def _kept(self, weights: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         if self._policy.keep_weights == "all":
             return weights
-        return {n: w.astype(np.float16) if w.dtype in _WIDE else w for n, w in weights.items()}
+        return {
+            name: _narrow(weight) if weight.dtype in _WIDE else weight for name, weight in weights.items()
+        }
 
     def _note_passes(self) -> None:
         if self._passes is not None:
@@ -435,6 +442,13 @@ class Resumer(Closing):
         start_s, thread = time.monotonic(), threading.current_thread().name
         self._store.save(as_checkpoint(point, values, python, self._fingerprint))
         self._record(Span("checkpoint", thread, start_s, time.monotonic(), step=point.step))
+
+
+def _narrow(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a weight in float16, or as it is if one of its values is too large for that."""
+    with np.errstate(over="ignore"):
+        narrow = weight.astype(np.float16)
+    return narrow if np.array_equal(np.isfinite(narrow), np.isfinite(weight)) else weight
 
 
 def _does_not_fit(error: ValueError) -> CheckpointMismatchError:

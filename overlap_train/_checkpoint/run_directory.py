@@ -17,6 +17,7 @@ A sign is judged by its change in the reader's own time: the clocks of two hosts
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -34,6 +35,7 @@ import numpy.typing as npt
 
 from overlap_train._checkpoint import container
 from overlap_train._checkpoint.container import CheckpointState
+from overlap_train._checkpoint.fingerprints import describe_layers, numbered
 from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Values, weights_of
@@ -71,7 +73,7 @@ class Run(NamedTuple):
     ended: str | None = None  # as `Trainer.ended`; None while it trains, and for good where it was killed
     epochs: Sequence[int] = ()  # of its history, once it has ended
     history: Mapping[str, Any] = {}
-    weights: Sequence[npt.NDArray[Any]] = ()  # the last ones
+    weights: Mapping[str, npt.NDArray[Any]] = {}  # the last ones, by name
 
 
 class RunDirectory:
@@ -126,9 +128,9 @@ class RunDirectory:
 
     def write_run(self, run: Run) -> None:
         """Write which run writes here, or raise OSError."""
-        arrays = {f"weights/{i}": array for i, array in enumerate(run.weights)}
-        meta = {**run._asdict(), "epochs": list(run.epochs), "weights": len(arrays)}
-        container.write(self.path / "run.otck", container.encode(CheckpointState(0, 0, arrays, meta)))
+        meta = {**run._asdict(), "epochs": list(run.epochs), "weights": len(run.weights)}
+        state = CheckpointState(0, 0, run.weights, meta)
+        container.write(self.path / "run.otck", container.encode(state))
 
     def read_run(self) -> Run | None:
         """Return the run that writes or wrote here, or None; raise CheckpointError if that is damaged."""
@@ -136,24 +138,31 @@ class RunDirectory:
         if not path.exists():
             return None
         state = container.read(path)
-        return Run(**{**state.meta, "weights": list(state.arrays.values())})
+        return Run(**{**state.meta, "weights": state.arrays})
 
 
-def arrays_of(values: Values) -> dict[str, npt.NDArray[Any]]:
-    """Return the weights of a snapshot, without a copy where the host's memory holds them."""
-    flat = [value for part in weights_of(values) for value in part]
-    return {f"weights/{i}": array_of(value) for i, value in enumerate(flat)}
+def weight_names(model: keras.Model, state: ModelState) -> list[str]:
+    """Return the names of `state.weights`: their paths, numbered in an order that no `trainable` changes."""
+    variables = model.variables
+    handles = [id(keras_models.variable_handles(variable)[0]) for variable in variables]
+    names = dict(zip(handles, numbered(variable.path for variable in variables), strict=True))
+    return [names.get(id(weight.handles[0]), weight.name) for weight in state.weights]
 
 
 def described(model: keras.Model) -> dict[str, str]:
-    """Return what has to be the same of the model in the training and in the evaluator, by name."""
-    weights = [*model.trainable_variables, *model.non_trainable_variables]
-    return {
-        "structure of the model": ", ".join(
-            type(layer).__name__ for layer in keras_models.flat_layers(model)
-        ),
-        "weights": ", ".join(f"{tuple(v.shape)} {v.dtype}" for v in weights),
-    }
+    """Return what has to be the same of a model in the training and in the evaluator, but for its weights.
+
+    Call it before anything is traced, which may set attributes of layers.
+    """
+    structure = ", ".join(type(layer).__name__ for layer in keras_models.flat_layers(model))
+    settings = {k: v for k, v in describe_layers(model).items() if not k.endswith(".trainable")}
+    return {"structure of the model": structure, **settings}
+
+
+def described_weights(names: Sequence[str], state: ModelState) -> str:
+    """Return the weights, in an order that no `trainable` changes."""
+    pairs = zip(names, state.weights, strict=True)
+    return ", ".join(sorted(f"{name} {weight.shape} {weight.dtype.name}" for name, weight in pairs))
 
 
 class RunWriter:
@@ -162,14 +171,28 @@ class RunWriter:
     From `open` until it is left it locks them and gives signs of life.
     """
 
-    def __init__(self, path: str | os.PathLike[str], model: keras.Model) -> None:
-        """Touch nothing before `open`."""
+    def __init__(
+        self, path: str | os.PathLike[str], model: keras.Model, validation: Mapping[str, str] | None = None
+    ) -> None:
+        """Touch nothing before `open`; `validation` is what has to be the same of the evaluator's."""
         self.directory = RunDirectory(path)
         self._model = model
+        self._described = {**described(model), **(validation or {})}
+        self._names: list[str] = []
         self._run = Run(secrets.token_hex(8))  # an id that no other has
         self._lock = DirectoryLock(self.directory.path)
         self._sign: Sign | None = None
         self._number = 0
+
+    def take(self, state: ModelState) -> None:
+        """Take the variables of the snapshots that follow."""
+        self._names = weight_names(self._model, state)
+        self._described["weights"] = described_weights(self._names, state)
+
+    def arrays_of(self, values: Values) -> dict[str, npt.NDArray[Any]]:
+        """Return the weights of a snapshot by name, without a copy where the host's memory holds them."""
+        weights = itertools.chain(*weights_of(values))
+        return {name: array_of(value) for name, value in zip(self._names, weights, strict=True)}
 
     def open(self) -> None:
         """Say in the directory that this run has begun, or raise CheckpointError."""
@@ -197,7 +220,7 @@ class RunWriter:
 
     def write(self, entry: Entry, step: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Write weights atomically, or raise CheckpointError."""
-        state = CheckpointState(entry.epoch, step, arrays, fingerprint=described(self._model))
+        state = CheckpointState(entry.epoch, step, arrays, fingerprint=dict(self._described))
         try:
             if entry.kind == "weights":  # others of such epochs were rolled back, or are of an older run
                 self.forget(*(e for e in self.directory.entries("weights") if e.epoch >= entry.epoch))
@@ -208,8 +231,8 @@ class RunWriter:
     def forget(self, *entries: Entry) -> None:
         """Delete weights and then their results, with all results whose weights are gone."""
         self.directory.remove(*entries)
-        left = {entry.number for entry in self.directory.entries("weights", "inside")}
-        self.directory.remove(*(e for e in self.directory.entries("result") if e.number not in left))
+        left = {entry[1:] for entry in self.directory.entries("weights", "inside")}
+        self.directory.remove(*(e for e in self.directory.entries("result") if e[1:] not in left))
 
     def __enter__(self) -> RunWriter:
         return self
@@ -231,10 +254,13 @@ class RunWriter:
         last = max(history.epoch, default=-1)
         ahead = [each for each in self.directory.entries("weights") if each.epoch > last]
         self.forget(*ahead, *self.directory.entries("inside"))  # rolled back, or not waited for
-        weights = list(arrays_of(ModelState(self._model, trains=False).read()).values())
+        state = ModelState(self._model, trains=False)
+        self.take(state)
         ended, logs = getattr(history, "ended", "completed"), json.loads(encoded(history.history))
         self.directory.write_run(
-            self._run._replace(ended=ended, epochs=history.epoch, history=logs, weights=weights)
+            self._run._replace(
+                ended=ended, epochs=history.epoch, history=logs, weights=self.arrays_of(state.read())
+            )
         )
 
     def _cannot_write(self, error: OSError) -> CheckpointError:

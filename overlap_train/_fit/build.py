@@ -105,7 +105,8 @@ class FitBuilder:
         self._progress.preparing("tracing the validation")
         state, suite = self._validation.build(step, self._resources, timing)
         reasons = self._reasons(step, suite)
-        lag = 0 if reasons else self._settings.validation.max_lag
+        waits = self._settings.hosts.any(bool(reasons))  # for a callback that one host alone may have
+        lag = 0 if waits else self._settings.validation.max_lag
         if suite and not (reasons or self.looks_only):
             self._say_how(lag)
         model = self._request.model
@@ -127,6 +128,7 @@ class FitBuilder:
         self._open(state, step)
         if self._resumer is not None:
             self._resumer.plan = lambda: loop.plan
+            self._resumer.take(state)
         deliveries = self._build_deliveries(state, step, suite, grounds, max_lag=lag)
         training = EpochTraining(
             model=self._request.model,

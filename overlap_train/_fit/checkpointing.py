@@ -16,7 +16,6 @@ from overlap_train._checkpoint.content import StartPoint, require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     describe_feed,
-    describe_sets,
     fingerprint,
     rate_text,
 )
@@ -31,7 +30,7 @@ from overlap_train._fit.course import Course
 from overlap_train._fit.draws import shared_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.request import FitRequest
+from overlap_train._fit.request import FitRequest, describe_step, describe_validation, function_name
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.step import Step
@@ -199,10 +198,11 @@ def _make_resumer(
     assert policy is not None
     weights: RunWriter | None = None
     if policy.keep_weights is not None and not request.elsewhere:
-        weights = resources.enter_context(RunWriter(policy.directory, request.model))  # ends behind the last
+        weights = RunWriter(policy.directory, request.model, describe_step(settings))
+        resources.enter_context(weights)  # ends behind the last
     resumer = Resumer(
         policy,
-        {**fingerprint(request.model, feed), **rows, **_describe_validation(request)},
+        {**fingerprint(request.model, feed), **rows, **describe_validation(request)},
         state,
         attributes=lambda: plain_attributes(request.model),
         configuration=_reported_settings(request),
@@ -232,25 +232,9 @@ def _reported_settings(request: FitRequest) -> dict[str, str]:
         **policy,
         **{name: str(each) for name, each in seeds.items() if each},
         "fit.steps_per_epoch": str(request.steps_per_epoch or request.feed.num_batches),
-        "Trainer.train_step": "stock" if settings.stock else _name(settings.train_step),
-        "Trainer.preprocess": _name(settings.preprocess),
+        "Trainer.train_step": "stock" if settings.stock else function_name(settings.train_step),
+        "Trainer.preprocess": function_name(settings.preprocess),
     }
-
-
-def _name(function: Any) -> str:
-    return str(getattr(function, "__qualname__", type(function).__name__))
-
-
-def _describe_validation(request: FitRequest) -> dict[str, str]:
-    """Describes what a history's `val_` values come from."""
-    settings = request.settings
-    step = "stock" if settings.stock_validation else _name(settings.validation_step)
-    preprocess = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
-    functions = {
-        f"evaluation function {name!r}": f"{_name(each.function)}, freq {each.freq}"
-        for name, each in request.functions.items()
-    }
-    return {**describe_sets(request.sets), "validation_step": step, **preprocess, **functions}
 
 
 @dataclass(frozen=True)

@@ -18,18 +18,18 @@ from typing import Any
 
 import keras
 import numpy as np
+import numpy.typing as npt
 
 from overlap_train._callbacks.hooks import wants_test_batches
 from overlap_train._checkpoint.run_directory import (
     LEAST_WAIT_S,
     Entry,
     RunWriter,
-    arrays_of,
     backing_off,
 )
-from overlap_train._fit.request import FitRequest
+from overlap_train._fit.request import FitRequest, describe_step
 from overlap_train._keras import data as keras_data
-from overlap_train._snapshot import Snapshot, Values
+from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.encoding import encoded
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train._support.threads import leaves_nothing, start
@@ -63,11 +63,11 @@ def _as_arrays(metrics: Mapping[str, Any]) -> dict[str, Any]:
 class _Request(Future[ShardOutcome]):
     """Weights on their way to the evaluator, whose results may be given up also while they are waited for."""
 
-    def __init__(self, entry: Entry, snapshot: Snapshot) -> None:
+    def __init__(self, entry: Entry, step: int, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         super().__init__()
         self.entry = entry
-        self.step = snapshot.step
-        self.arrays = arrays_of(snapshot.values)
+        self.step = step
+        self.arrays = arrays
         self.start_s = time.monotonic()
         self.written = self.given_up = False
 
@@ -88,19 +88,24 @@ class Evaluator(Runner):
         on_span: Callable[[Span], None],
         *,
         idle: bool,
+        validation: Mapping[str, str] | None = None,
     ) -> None:
         """Touches nothing before `open`; `on_span` is called on the thread that looks for results."""
         self._idle = idle
         self._policy = policy
         self._model = model
         self._on_span = on_span
-        self._files = RunWriter(policy.directory, model)
+        self._files = RunWriter(policy.directory, model, validation)
         self._directory = self._files.directory
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
         self._ending = False
         self._requests: list[_Request] = []  # appended to by the training thread, emptied by the other one
         self._warned_s = self._lost_s = 0.0
+
+    def take(self, state: ModelState) -> None:
+        """Takes the variables of the snapshots that follow."""
+        self._files.take(state)
 
     def open(self) -> None:
         """Says in the directory that this run has begun, and starts the thread. Idempotent."""
@@ -135,7 +140,8 @@ class Evaluator(Runner):
 
     def _ask(self, kind: str, snapshot: Snapshot) -> _Request:
         self.open()
-        request = _Request(self._files.next(kind, snapshot.epoch), snapshot)
+        entry = self._files.next(kind, snapshot.epoch)
+        request = _Request(entry, snapshot.step, self._files.arrays_of(snapshot.values))
         self._requests.append(request)
         self._wake.set()
         return request
@@ -225,7 +231,8 @@ def make_evaluator(request: FitRequest, *, looks_only: bool) -> Evaluator:
     if checkpoints is not None and checkpoints.keep_weights is not None:
         policy = replace(policy, keep_weights=True)
     idle = looks_only or not settings.hosts.is_chief
-    return Evaluator(policy, request.model, settings.recorder.add, idle=idle)
+    validation = describe_step(settings)
+    return Evaluator(policy, request.model, settings.recorder.add, idle=idle, validation=validation)
 
 
 def refuse_listeners(callbacks: Iterable[keras.callbacks.Callback]) -> None:

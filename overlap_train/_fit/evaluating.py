@@ -11,6 +11,7 @@ import keras
 from overlap_train._callbacks.grounds import require_stock_list
 from overlap_train._callbacks.hooks import runs_own_code
 from overlap_train._callbacks.replay import begin_test, evaluate_now
+from overlap_train._checkpoint.fingerprints import describe_sets
 from overlap_train._fit.request import make_callback_list, require_data, require_heeded
 from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._inspection.traces import Traces
@@ -63,6 +64,8 @@ def run_evaluate(
         history=False,
         bar=by_keras and verbose != 0,
     )
+    if settings.hosts.count > 1:
+        settings.hosts.check_same(describe_sets(sets))
     with contextlib.ExitStack() as resources:
         resources.callback(sources.close)
         is_traced = Traces.of(model).holds("test", keras_training.test_function(model))

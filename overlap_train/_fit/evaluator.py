@@ -17,10 +17,25 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.replay import read_by_python
-from overlap_train._checkpoint.run_directory import Entry, Run, RunDirectory, Sign, backing_off, described
+from overlap_train._checkpoint.run_directory import (
+    Entry,
+    Run,
+    RunDirectory,
+    Sign,
+    backing_off,
+    described,
+    described_weights,
+    weight_names,
+)
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.interrupts import Interrupts
-from overlap_train._fit.request import FitRequest, make_callback_list, require_data, require_heeded
+from overlap_train._fit.request import (
+    FitRequest,
+    describe_step,
+    make_callback_list,
+    require_data,
+    require_heeded,
+)
 from overlap_train._fit.validation_building import build_validation, make_sources
 from overlap_train._keras import forks
 from overlap_train._keras import models as keras_models
@@ -181,6 +196,8 @@ class Follower(contextlib.ExitStack):
         self._sets = sets
         self._functions = functions
         self._freq = validation_freq
+        self._described = {**described(settings.model), **describe_step(settings)}
+        self._names: list[str] = []  # of the weights
         self._built: tuple[ModelState, ValidationSuite] | None = None
         # Epoch and values by the weights' run and number, which begins anew where no files are left.
         self._done: dict[tuple[str, int], tuple[int, dict[str, Any]]] = {}
@@ -196,9 +213,9 @@ class Follower(contextlib.ExitStack):
             if run is not None:
                 self._build()
                 new_run = run.id != old.id if old is not None and old.ended else True
-                answered = {entry.number for entry in self._files.entries("result")}
+                answered = {entry[1:] for entry in self._files.entries("result")}
                 entries = self._files.entries("weights", "inside")
-                new = [e for e in entries if e.run == run.id and e.number not in answered]
+                new = [e for e in entries if e.run == run.id and e[1:] not in answered]
                 if new and self._answer(new[0]):
                     continue
                 if run.ended and (new_run or (takes_old and self._files.entries("weights"))):
@@ -218,7 +235,7 @@ class Follower(contextlib.ExitStack):
         values = dict(self._done.values())  # of an epoch that was trained again, the last ones
         if run is not None and run.ended and self._built is not None:
             state, last = self._built[0], max(run.epochs, default=-1)
-            state.restore(_values(state, run.weights))
+            state.restore(self._values(state, run.weights))
             values = {epoch: values[epoch] for epoch in values if epoch <= last}
         return dict(sorted(values.items()))
 
@@ -246,16 +263,16 @@ class Follower(contextlib.ExitStack):
         state, suite = self._built
         _require_possible(state, suite)
         stored = self._files.read(entry)
-        for part, own in described(self._settings.model).items():
-            if (other := stored.fingerprint.get(part)) != own:
+        for part, own in self._described.items():
+            if (other := stored.fingerprint.get(part, own if "." in part else None)) != own:
                 raise HostMismatchError(
                     f"the evaluator has another {part} than the training: {own[:300]} instead of "
-                    f"{str(other)[:300]}; give both the same model"
+                    f"{str(other)[:300]}; give both the same model and arguments"
                 )
         by_python = suite.reads_by_python()
         if by_python:
             self._settings.model.reset_metrics()
-        values = _values(state, list(stored.arrays.values()))
+        values = self._values(state, stored.arrays)
         snapshot = Snapshot(stored.epoch, stored.step, values)
         validations = suite.start(snapshot, on_all=entry.kind != "weights")
         pending = PendingEpoch(snapshot, {}, validations)
@@ -285,7 +302,17 @@ class Follower(contextlib.ExitStack):
             spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
             request = FunctionRequest(model, state, spec, self._freq, settings.recorder.add)
             add_functions(suite, self._functions, request, self)
-        self._built = state, suite
+        self._built, self._names = (state, suite), weight_names(model, state)
+        self._described["weights"] = described_weights(self._names, state)
+
+    def _values(self, state: ModelState, weights: Mapping[str, Any]) -> Values:
+        """Returns the values of the model's variables, of which the weights are those that came."""
+        present = state.read().flat()
+        names = [name for name in self._names if name not in weights]
+        if names:
+            raise HostMismatchError(f"the training has no weight {names[0]}; give both the same model")
+        pairs = zip(self._names, present, strict=False)  # the weights may have been kept in float16
+        return state.pack([*(tf.cast(weights[n], p.dtype) for n, p in pairs), *present[len(self._names) :]])
 
 
 class _RefusedError(ValueError):
@@ -301,10 +328,3 @@ def _require_possible(state: ModelState, suite: ValidationSuite) -> None:
         raise _RefusedError(
             f"the validation reads variables outside the model ({names}), which an evaluator does not get"
         )
-
-
-def _values(state: ModelState, weights: Sequence[Any]) -> Values:
-    """Returns the values of the model's variables, of which the weights are those that came."""
-    present = state.read().flat()
-    pairs = zip(weights, present, strict=False)  # the weights may have been kept in float16
-    return state.pack([*(tf.cast(w, p.dtype) for w, p in pairs), *present[len(weights) :]])

@@ -18,19 +18,27 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.delivery import BeginNext, Delivery, Ended, Outcome
-from overlap_train._callbacks.hooks import TRAIN_BATCH_HOOKS, listens, wants_train_batches
+from overlap_train._callbacks.hooks import (
+    TEST_HOOKS,
+    TRAIN_BATCH_HOOKS,
+    heard,
+    listens,
+    wants_train_batches,
+)
 from overlap_train._checkpoint.content import StartPoint, as_text, of_text
-from overlap_train._checkpoint.fingerprints import fingerprint
+from overlap_train._checkpoint.fingerprints import describe_configuration, fingerprint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
-from overlap_train._fit.request import FitRequest
+from overlap_train._fit.request import FitRequest, describe_validation
 from overlap_train._keras import models as keras_models
+from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
 from overlap_train._training.strategy import Replicas
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train.options.threads import ways_are_fixed
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.parallel.cluster import program_digest
 from overlap_train.parallel.hosts import Hosts
@@ -45,9 +53,7 @@ def deliver_together(
 ) -> tuple[SharedCallbacks, SharedDelivery]:
     """Returns the callbacks and the delivery of a `fit` on several hosts, whose effects all of them get."""
     model, hosts = request.model, request.settings.hosts
-    if suite.reasons:
-        cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
-        raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
+    hosts.all_do(lambda: _refuse_in_step(suite))  # for which a callback on one host alone may be the cause
     listed = list(callbacks.callbacks)
     if not hosts.is_chief:
         kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
@@ -60,12 +66,20 @@ def deliver_together(
     return SharedCallbacks(hooks, callbacks), SharedDelivery(hooks, callbacks, on_change, suite)
 
 
+def _refuse_in_step(suite: ValidationSuite) -> None:
+    if suite.reasons:
+        cause = f"{suite.reasons[0].sentence}; {suite.reasons[0].remedy}"
+        raise ValueError(f"{cause}; that is for one host: train on one, or leave that out")
+
+
 def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
     return getattr(callback, "on_all_hosts", False) is True
 
 
 class _HostsHooks:
     """What hooks do on all hosts: those of the chief's callbacks by their changes, others by being called.
+
+    No hook may have parts of the fit built anew: that would be on its host alone, and traces ask all hosts.
 
     Callbacks with `on_all_hosts` are called on each host, behind the others; they change nothing. The hosts
     meet behind each of them, so that all learn where one has failed or ended the epoch. It has to be each:
@@ -100,6 +114,14 @@ class _HostsHooks:
             self.model.stop_training = stop
         return indices, more
 
+    def guarded(self, action: Callable[[], Any]) -> Any:
+        """Runs hooks, which must not compile the model."""
+        function = keras_training.train_function(self.model)
+        result = action()
+        if keras_training.train_function(self.model) is not function:
+            require_unchanged("a callback compiled the model or made its train function anew")
+        return result
+
     def any_everywhere(self, hook: str) -> bool:
         """Whether a callback with `on_all_hosts` has a hook."""
         return bool(self._listening[hook])
@@ -111,7 +133,7 @@ class _HostsHooks:
 
     def _call(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> None:
         stops = self.model.stop_training
-        getattr(callback, hook)(*arguments)
+        self.guarded(functools.partial(getattr(callback, hook), *arguments))
         if self.model.stop_training != stops:
             raise ValueError(
                 f"{type(callback).__name__}.{hook} set stop_training, and callbacks with on_all_hosts = True "
@@ -134,7 +156,7 @@ class SharedCallbacks:
         hooks, arguments = self._hooks, [logs] if number is None else [number, logs]
         call = functools.partial(getattr(self._list, hook), *arguments)
         before = hooks.state.read()
-        hooks.hosts.chief_first(call)
+        hooks.hosts.chief_first(lambda: hooks.guarded(call))
         if not hooks.hosts.is_chief:
             call()
         hooks.share(before, hooks.state.read(), stop=bool(hooks.model.stop_training))
@@ -179,7 +201,7 @@ class SharedDelivery(Delivery):
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         deliver = functools.partial(super().deliver, snapshot, train_logs, results)
         outcome: Outcome | None = self._hooks.hosts.chief_first(
-            lambda: deliver(stops=stops, trained_on=trained_on, ended=ended)
+            lambda: self._hooks.guarded(lambda: deliver(stops=stops, trained_on=trained_on, ended=ended))
         )
         if outcome is not None:
             self._tell(snapshot, outcome, kept)
@@ -291,7 +313,7 @@ def agree_to_start(
     model, feed, policy = request.model, request.feed, request.settings.validation
     replicas.check_batch(feed.full_batch)
     if replicas.hosts.count > 1:
-        _check_shareable(policy, callbacks)
+        replicas.hosts.all_do(lambda: _check_shareable(policy, callbacks))
         feed.share_seeds(replicas.hosts.from_chief)
         if feed.unseeded and not replicas.own_rows:
             raise ValueError(
@@ -305,14 +327,20 @@ def agree_to_start(
         else:
             data = {"batch size": feed.full_batch}
             data |= {f"training data {part}".strip(): text for part, text in feed.describe().items()}
+        freqs = [request.validation_freq if f.freq is None else f.freq for f in request.functions.values()]
         described = {
             "number of epochs": request.epochs,
+            "initial_epoch": request.initial_epoch,
+            "steps_per_epoch": request.steps_per_epoch,
+            "configure(deterministic)": ways_are_fixed(),
             "ExecutionPlan": request.settings.execution,
             "ValidationPolicy": replace(policy, functions=None),
             "use of resume": request.checkpoints is not None,
             "list of evaluation functions": list(request.functions),
+            "validation_freq": sorted({str(freq) for freq in [*freqs, *request.elsewhere]}),
             "list of callbacks that listen to batches": _listening(callbacks),
             "list of callbacks with on_all_hosts": [type(c).__name__ for c in callbacks if _is_everywhere(c)],
+            **{part.replace(".", " "): text for part, text in describe_validation(request).items()},
         }
         replicas.hosts.check_same(
             {
@@ -323,7 +351,7 @@ def agree_to_start(
             }
         )
     replicas.build(model, feed.element_spec)
-    alike = fingerprint(model, feed)
+    alike = fingerprint(model, feed) | describe_configuration(model)
     if replicas.own_rows:
         alike = {part: text for part, text in alike.items() if not part.startswith("training data")}
     replicas.hosts.check_same(alike)
@@ -353,6 +381,11 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
             "use 'block' on several hosts"
         )
     for callback in callbacks:
+        if _is_everywhere(callback) and (hooks := heard(callback, TEST_HOOKS)):
+            raise ValueError(
+                f"{type(callback).__name__} has on_all_hosts = True and {hooks[0]}, and the hooks of "
+                "validations are called on the chief alone; leave one of them out"
+            )
         if policy.every_steps is not None and callable(getattr(callback, "on_step_validation", None)):
             raise ValueError(
                 f"{type(callback).__name__}.on_step_validation would be called on the chief alone; "

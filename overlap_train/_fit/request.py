@@ -12,6 +12,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.grounds import require_stock_list
+from overlap_train._checkpoint.fingerprints import describe_sets
 from overlap_train._data.array_feed import ArrayFeed, make_feed
 from overlap_train._data.feed import Feed
 from overlap_train._keras import callers, forks
@@ -157,6 +158,29 @@ def make_request(
         routed=callers.is_routed(model, "fit"),
         elsewhere=elsewhere,
     )
+
+
+def function_name(function: Any) -> str:
+    """Returns how a message calls a function."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
+def describe_validation(request: FitRequest) -> dict[str, str]:
+    """Describes what a history's `val_` values come from."""
+    settings = request.settings
+    step = describe_step(settings)["validation_step"]
+    preprocess = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
+    functions = {
+        f"evaluation function {name!r}": f"{function_name(each.function)}, freq {each.freq}"
+        for name, each in request.functions.items()
+    }
+    return {**describe_sets(request.sets), "validation_step": step, **preprocess, **functions}
+
+
+def describe_step(settings: TrainerSettings) -> dict[str, str]:
+    """Describes what an evaluator has to do with each batch, as the training would."""
+    step = "stock" if settings.stock_validation else function_name(settings.validation_step)
+    return {"validation_step": step, "preprocess": "None" if settings.preprocess is None else "a function"}
 
 
 def _feed(

@@ -16,7 +16,7 @@ from overlap_train._fit.evaluator import serve
 from overlap_train._fit.request import FitRequest, make_callback_list
 from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._keras import training as keras_training
-from overlap_train.errors import HostLostError, ValidationWorkerError
+from overlap_train.errors import HostLostError, HostMismatchError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.terminal import TolerantStream
@@ -92,7 +92,10 @@ def _open(
 
 
 class _NamingLostHosts:
-    """Raises HostLostError in the place of what TensorFlow raises where another host does not answer."""
+    """Raises HostLostError in the place of what TensorFlow raises where another host does not answer.
+
+    Where it answers with something else, that is a HostMismatchError.
+    """
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -106,6 +109,12 @@ class _NamingLostHosts:
             if "Collective ops is aborted" in error.message:
                 error.add_note(_ABORTED)
             return
+        if "ollective instance" in error.message:  # as TensorFlow names one to which others bring other types
+            raise HostMismatchError(
+                f"host {self._hosts.index} cannot go on, because code that one host alone runs, such as a "
+                "callback, has called model.predict, model.evaluate, metric.result() or something else "
+                "that asks all hosts; leave that out"
+            ) from error
         raise HostLostError(
             f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
             "start all of them again, with fit(resume=...) from the last checkpoint"

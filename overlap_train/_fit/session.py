@@ -216,6 +216,8 @@ class FitSession:
         for callback in self._deliveries.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._training.cursor.steps - 1, logs)
+        if self._settings.hosts.count > 1:  # where the chief may have one of the user's own
+            self._model.stop_training = self._settings.hosts.from_chief(bool(self._model.stop_training))
         return False
 
     def _end_epoch(self, epoch: int) -> None:
@@ -224,8 +226,7 @@ class FitSession:
         training, accounts = self._training, self._ledger.accounts
         logs = training.logs(self._last_logs)
         train_logs = keras_metrics.python_logs(logs)  # callbacks get `logs`: Keras sorts nested ones once
-        numbers = {name: value for name, value in train_logs.items() if isinstance(value, float)}
-        self._settings.hosts.check_same_logs(epoch, numbers)
+        self._settings.hosts.check_same_logs(epoch, train_logs)
         training.name_slow_host(epoch)
         if self._deliveries.suite.reads_by_python(epoch):
             self._model.reset_metrics()  # for the validation; the next epoch is taken to begin with this, too
@@ -267,7 +268,13 @@ class FitSession:
         """Reads validation data that is first due, and builds what waited or what Keras traces anew now."""
         suite, reason = self._deliveries.suite, None
         waited = suite.waits_for(epoch)
-        if self._parts.sources.read(epoch, suite.waiting) and not waited:
+        is_as_expected = self._parts.sources.read(epoch, suite.waiting)
+        hosts = self._settings.hosts
+        if hosts.count > 1:
+            setting = suite.changed_metric() if is_as_expected else "the shape of the validation data"
+            hosts.all_do(lambda: require_unchanged(setting and f"{setting} was set"))
+            return
+        if is_as_expected and not waited:
             if not suite.due(epoch):
                 return
             if self._parts.timing.is_provisional:

@@ -159,7 +159,8 @@ class FitValidation:
             is_in_order=is_in_order,
         )
         if self.evaluator is not None:
-            refuse_listeners(self._callbacks.callbacks)
+            settings.hosts.all_do(lambda: refuse_listeners(self._callbacks.callbacks))
+            self.evaluator.take(state)
             return state, ElsewhereSuite(self.evaluator, request)
         freq, report = request.validation_freq, settings.recorder.add
         # The suite is built anew before functions are called that are not due before the sets that wait.

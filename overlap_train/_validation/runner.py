@@ -54,13 +54,15 @@ class ValidationRunner(Runner):
         self._devices = devices
         self._least = least
         self._keep_bytes = keep_bytes
-        # Each host evaluates all of what cannot be divided.
-        alone = evaluator.indivisible is not None or self._streamed is not None
-        self._hosts: Hosts = SingleHost() if hosts is None or alone else hosts
+        # Each host evaluates all of what cannot be divided, and the results are compared.
+        self.divides = evaluator.indivisible is None and self._streamed is None
+        self._hosts: Hosts = hosts if hosts is not None and self.divides else SingleHost()
         # Parts are added up, which rounds by how many there are.
         self.parts = _FIXED_PARTS if ways_are_fixed() else pool.workers
         if evaluator.indivisible or (keras_training.is_deterministic() and not ways_are_fixed()):
             self.parts = 1
+        if self._hosts.count > 1:
+            self._agree()
         if batches.num_batches is not None:
             self.parts = max(1, min(self.parts, batches.num_batches))
         # Of a generator the batches are gone, and what is drawn anew the user's code may make.
@@ -74,6 +76,15 @@ class ValidationRunner(Runner):
             device: pool.submit(self._prepare, device, present)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
         }
+
+    def _agree(self) -> None:
+        """Has all hosts divide the same batches in the same way; arrays were compared before."""
+        batches, numbers = self._batches, list[float]()
+        if isinstance(batches, CachedBatches):
+            self._hosts.all_do(lambda: numbers.extend(batches.numbers()))
+        self._hosts.check_same({"number of validation batches": batches.num_batches})
+        self._hosts.check_close("has other validation data than the chief", numbers)
+        self.parts = int(self._hosts.numbers([self.parts])[0, 0])
 
     def start(self, snapshot: Snapshot, *, alone: bool = False) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot; the futures are in the order of the parts."""

@@ -278,4 +278,7 @@ class ValidationSuite:
         outcomes = self._outcomes(validation)
         spans += [outcome.span for outcome in outcomes]
         runner.warn([outcome.result for outcome in outcomes])
-        return {validation.name: runner.merge(outcomes, values)}
+        result = runner.merge(outcomes, values)
+        if isinstance(runner, ValidationRunner) and not runner.divides:
+            self.hosts.check_same_logs(validation.epoch, result.metrics, did="validated")
+        return {validation.name: result}

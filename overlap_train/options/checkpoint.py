@@ -29,8 +29,9 @@ class CheckpointPolicy:
         every_s: the least number of seconds between two checkpoints; None sets no limit.
         keep: how many checkpoints are kept; if the newest is damaged, the one before it is used.
         keep_weights: "all" also keeps the weights of each epoch as trained, "float16" the same rounded to
-            half the size: `evaluate_run` computes further metrics from them. With
-            `ValidationPolicy(evaluator=...)` they lie in that directory, and are not rounded.
+            half the size, except arrays with larger values than that can hold: `evaluate_run` computes
+            further metrics from them. With `ValidationPolicy(evaluator=...)` they lie in that directory, are
+            not rounded, and are those of validated epochs.
 
     Raises:
         TypeError: a value has the wrong type.

@@ -39,6 +39,11 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         """Whether the callback declares that it only watches."""
         return getattr(self.callback, "overlap_safe", False) is True
 
+    @property
+    def on_all_hosts(self) -> bool:
+        """Whether the callback is called on all hosts."""
+        return getattr(self.callback, "on_all_hosts", False) is True
+
     def set_model(self, model: keras.Model) -> None:
         """Pass the model to the callback."""
         super().set_model(model)

@@ -41,8 +41,8 @@ class EvaluatorPolicy:
     Attributes:
         directory: a directory for this training alone, which the training and the process that calls
             `parallel.evaluate_run` both see; made if missing. It may be that of `fit(resume=...)`.
-        keep_weights: whether the weights of all epochs stay there, so that `evaluate_run` can evaluate them
-            again later. Otherwise those of an epoch are deleted when its result has come.
+        keep_weights: whether the weights of all validated epochs stay there, so that `evaluate_run` can
+            evaluate them again later. Otherwise they are deleted when the result of their epoch has come.
         wait_s: seconds that a validation waits while the evaluator gives no sign of life, before it has been
             started or after it was lost. Then the validation fails, and `on_error` decides.
 

@@ -9,6 +9,8 @@ is in all of them alike.
 from __future__ import annotations
 
 import json
+import sys
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +19,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from overlap_train._support.encoding import encoded
+from overlap_train.errors import HostMismatchError
 from overlap_train.parallel.hosts import Hosts, SingleHost, SlowHost
 
 # Of an epoch; below both, a wait is what hosts that share a machine or a network do to each other.
@@ -138,10 +141,20 @@ class ClusterHosts(Hosts):
         return [tf.cast(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
 
     def _sum_array(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sums float64[n], padded to a power of two so that few functions are traced."""
-        size = 1 << max(3, int(len(values) - 1).bit_length())
-        padded = tf.constant(np.pad(values, (0, size - len(values))), tf.float64)
-        return np.asarray(self.sum([padded])[0])[: len(values)]
+        """Sums float64[n], padded to a power of two so that few functions are traced.
+
+        The first number says where the host is: those that are elsewhere send as many for something else.
+        """
+        place = _caller()
+        tag, size = zlib.crc32(place.encode()), 1 << max(3, len(values).bit_length())
+        padded = tf.constant(np.pad(values, (1, size - len(values) - 1), constant_values=tag), tf.float64)
+        summed = np.asarray(self.sum([padded])[0])
+        if summed[0] != self.count * tag:
+            raise HostMismatchError(
+                f"host {self.index} is at {place}, and another one is not: code that one host alone runs, "
+                "such as a callback, has it do other steps; let all hosts do the same"
+            )
+        return summed[1 : len(values) + 1]
 
     def _sum_all(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         def run() -> Any:
@@ -153,6 +166,14 @@ class ClusterHosts(Hosts):
 
         result = self._strategy.run(tf.autograph.experimental.do_not_convert(run))
         return [self._strategy.experimental_local_results(value)[0] for value in result]
+
+
+def _caller() -> str:
+    """Return which function asks the other hosts."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(__package__):
+        frame = frame.f_back
+    return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
 
 
 _SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)

@@ -71,24 +71,29 @@ class Hosts(abc.ABC):
         """Raise HostMismatchError on every host if the description of any differs from the chief's."""
         descriptions = self.gather(dict(description))
         for host, other in enumerate(descriptions):
-            for part, value in descriptions[0].items():
+            for part in dict.fromkeys([*descriptions[0], *other]):
+                value = descriptions[0].get(part)
                 if other.get(part) != value:
                     raise HostMismatchError(
                         f"host {host} has another {part} than the chief: {_short(other.get(part))} "
                         f"instead of {_short(value)}; start all hosts with the same program and data"
                     )
 
-    def check_same_logs(self, epoch: int, logs: Mapping[str, float]) -> None:
+    def check_same_logs(self, epoch: int, logs: Mapping[str, Any], *, did: str = "trained") -> None:
         """Raise HostMismatchError on every host if the logs of an epoch differ by more than rounding."""
-        if self.count == 1:
-            return
-        table = self.numbers(list(logs.values()))
+        if self.count > 1:
+            numbers = [value for value in logs.values() if isinstance(value, float)]
+            self.check_close(f"has {did} epoch {epoch + 1} on other batches than the chief", numbers)
+
+    def check_close(self, difference: str, own: Sequence[float]) -> None:
+        """Raise HostMismatchError on every host if numbers of any differ from the chief's."""
+        table = self.numbers(own)
         for host, row in enumerate(table):
             if not np.allclose(row, table[0], rtol=1e-3, atol=1e-6, equal_nan=True):
                 raise HostMismatchError(
-                    f"host {host} has trained epoch {epoch + 1} on other batches than the chief: its logs "
-                    f"are {_short(row.tolist())}, the chief's {_short(table[0].tolist())}; give all hosts "
-                    "the same data in the same order, with the same seeds (keras.utils.set_random_seed)"
+                    f"host {host} {difference}: its numbers are {_short(row.tolist())}, the chief's "
+                    f"{_short(table[0].tolist())}; give all hosts the same data in the same order, with the "
+                    "same seeds (keras.utils.set_random_seed)"
                 )
 
     def begin_waits(self) -> None:

@@ -15,7 +15,7 @@ import keras
 from overlap_train._support.files import require_path
 from overlap_train._support.printing import is_number
 
-_CHECKPOINTS = "*.otck"
+_CHECKPOINTS = "ckpt-*.otck"  # and not one that is being written
 
 
 class RayReport(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped

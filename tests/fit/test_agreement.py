@@ -6,7 +6,7 @@ import keras
 import pytest
 import tensorflow as tf
 
-from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
+from overlap_train import EpochOnly, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.followers import agree_to_start
 from overlap_train.errors import HostMismatchError
 from tests.fit.requests import request_of
@@ -22,12 +22,12 @@ class Listens(kc.Callback):
         print(logs)
 
 
-def asked(*, build=sequential, optimizer="adam", policy=None, plan=None, **given):
+def asked(*, build=sequential, optimizer="adam", policy=None, plan=None, preprocess=None, **given):
     """Returns the request of one host, and its replicas."""
     with STRATEGY.scope():
         model = build(optimizer)
-    trainer = Trainer(model, strategy=STRATEGY, validation=policy, execution=plan)
-    return request_of(trainer, **given), trainer.replicas
+    trainer = Trainer(model, strategy=STRATEGY, validation=policy, execution=plan, preprocess=preprocess)
+    return request_of(trainer, **{"validation_data": arrays(91, 1), **given}), trainer.replicas
 
 
 def agreed(*asking, callbacks=((), ())):
@@ -58,6 +58,15 @@ def test_hosts_that_are_to_do_the_same_agree_and_have_all_variables():
         ({"x": arrays(100)[0], "y": arrays(100)[1]}, "training data rows"),
         ({"build": looking_up}, "structure of the model"),
         ({"optimizer": "sgd"}, "optimizer"),
+        ({"build": lambda _: sequential(keras.optimizers.Adam(0.001, beta_1=0.5))}, "optimizer.beta_1"),
+        ({"initial_epoch": 1, "epochs": 1}, "initial_epoch"),
+        ({"steps_per_epoch": 3, "batch_size": 32}, "steps_per_epoch"),
+        ({"validation_data": None}, "validation data"),
+        ({"validation_data": arrays(91, 2)}, "validation data content"),
+        ({"validation_freq": 2}, "validation data freq"),
+        ({"validation_steps": 2}, "validation data steps"),
+        ({"validation_batch_size": 7}, "validation data batch_size"),
+        ({"preprocess": lambda x, y: (x, y)}, "validation_step preprocess"),
     ],
 )
 def test_what_differs_is_named_on_all_hosts(other, part):
@@ -92,6 +101,14 @@ def test_such_a_callback_is_in_the_list_of_all_hosts(make, listed):
     assert agreed(asked(), asked(), callbacks=[[make()], [make()]]) == [None, None]
     for error in agreed(asked(), asked(), callbacks=[[make()], []]):
         assert f"host 1 has another list of {listed}" in str(error)
+
+
+@pytest.mark.parametrize("wrap", [lambda callback: callback, EpochOnly])
+def test_hooks_of_validations_are_the_chiefs_alone(wrap):
+    callback = kc.LambdaCallback()
+    callback.on_all_hosts, callback.on_test_end = True, lambda logs: None
+    for error in agreed(asked(), asked(), callbacks=[[wrap(callback)]] * 2):
+        assert "has on_all_hosts = True and on_test_end, and the hooks of validations" in str(error)
 
 
 def test_functions_are_compared_by_their_names():

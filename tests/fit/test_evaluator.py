@@ -26,6 +26,7 @@ from overlap_train import (
     ValidationSet,
 )
 from overlap_train._checkpoint import run_directory
+from overlap_train._checkpoint.resume import _narrow
 from overlap_train._checkpoint.run_directory import RunDirectory
 from overlap_train._fit import elsewhere, evaluator, session
 from overlap_train._fit.evaluator import Follower
@@ -39,7 +40,7 @@ from overlap_train.errors import (
 from overlap_train.parallel import evaluate_run
 from overlap_train.parallel.cluster_hosts import EvaluatorTask
 from tests import pools
-from tests.networks import VALIDATION_ROWS, arrays, assert_same_history, linear, sequential
+from tests.networks import FEATURES, VALIDATION_ROWS, arrays, assert_same_history, linear, sequential
 from tests.whole_fits.test_accounts import assert_adds_up
 
 pytestmark = pytest.mark.timeout(200)
@@ -205,6 +206,42 @@ def test_weights_are_kept_of_each_delivered_epoch_also_where_the_training_fails_
     assert sorted(path.name[:4] for path in tmp_path.iterdir()) == [".loc", "ckpt", "eval"]
 
 
+@pytest.mark.parametrize("freezes", [True, pytest.param(False, marks=pytest.mark.nightly)])
+def test_weights_find_their_layers_whatever_is_trainable_on_either_side(freezes, tmp_path):
+    """All layers have weights of one shape, and Keras lists trainable ones first."""
+
+    def alike(frozen=()):
+        model = linear(*[lambda: keras.layers.Dense(FEATURES, "tanh")] * 3)
+        for number in frozen:
+            model.layers[number].trainable = False
+        model.compile("sgd", model.loss, metrics=["accuracy"])
+        return model
+
+    class Freezes(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.layers[0].trainable = False
+
+    frozen, callbacks = ((), [Freezes()]) if freezes else ((0,), [])
+    one = fit(model=alike(frozen), callbacks=callbacks, validation_data=CLEAN)
+    with evaluating(tmp_path, CLEAN, model=alike()):
+        two = fit(ValidationPolicy(evaluator=tmp_path), alike(frozen), callbacks=callbacks)
+    assert_same_history(history(two), history(one), 1e-6)
+
+
+def test_a_result_of_another_run_answers_nothing(tmp_path):
+    fit(epochs=1, resume=CheckpointPolicy(tmp_path, keep_weights="all"))
+    (weights,) = files(tmp_path, "weights")
+    other = weights._replace(run="0" * 16)
+    RunDirectory(tmp_path).answer(other, {}, None)
+    later(tmp_path)
+    assert {entry.run for entry in files(tmp_path, "result")} == {weights.run, other.run}
+
+
+def test_weights_too_large_for_float16_are_kept_as_they_are():
+    large, small = np.float32([1.0, 1e5, np.inf]), np.float32([1.0, np.nan, -np.inf])
+    assert [_narrow(weight).dtype for weight in (large, small)] == [np.float32, np.float16]
+
+
 def test_of_kept_weights_any_part_of_a_set_is_evaluated_and_damaged_ones_are_left_out(tmp_path):
     part = {"validation_steps": 1, "validation_batch_size": 7}
     one = fit(validation_data=CLEAN, **part, resume=CheckpointPolicy(tmp_path, keep_weights="all"))
@@ -315,10 +352,11 @@ def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path
 def test_a_validation_given_up_as_its_results_come_takes_no_other_along(tmp_path, monkeypatch):
     model = pools.sequential()
     evaluator = elsewhere.Evaluator(EvaluatorPolicy(tmp_path), model, on_span=lambda span: None, idle=False)
-    requests = []
+    requests, state = [], ModelState(model, trains=False)
+    evaluator.take(state)
 
     def snapshot(epoch):
-        return Snapshot(epoch=epoch, step=1, values=ModelState(model, trains=False).read())
+        return Snapshot(epoch=epoch, step=1, values=state.read())
 
     def written_answered_and_the_first_given_up(self, request):
         write(self, request)
@@ -446,22 +484,28 @@ def counting():
     return linear(Counts)
 
 
-def deeper():
-    return linear(lambda: keras.layers.Dense(5))
+def deeper(activation=None):
+    return linear(lambda: keras.layers.Dense(5, activation))
 
 
-@pytest.mark.by_default("variables")
+def doubled(x, y):
+    return 2 * x, y
+
+
+@pytest.mark.by_default("variables", "settings")
 @pytest.mark.parametrize(
-    ("trained", "evaluated", "message"),
+    ("trained", "evaluated", "options", "message"),
     [
-        (sequential, deeper, "the evaluator has another structure of the model than the training: "),
-        (counting, counting, "validation changes variables that are no metric of the model .*seen"),
+        (sequential, deeper, {}, "the evaluator has another structure of the model than the training: "),
+        (deeper, lambda: deeper("relu"), {}, "another dense.activation than the training: relu instead of"),
+        (sequential, sequential, {"preprocess": doubled}, "another preprocess than the training: a function"),
+        (counting, counting, {}, "validation changes variables that are no metric of the model .*seen"),
     ],
-    ids=["structure", "variables"],
+    ids=["structure", "settings", "preprocess", "variables"],
 )
-def test_what_cannot_be_the_same_is_refused_on_both(trained, evaluated, message, tmp_path):
+def test_what_cannot_be_the_same_is_refused_on_both(trained, evaluated, options, message, tmp_path):
     with (
-        evaluating(tmp_path, CLEAN, model=evaluated()) as results,
+        evaluating(tmp_path, CLEAN, model=evaluated(), **options) as results,
         pytest.raises(ValidationWorkerError, match=f"on the evaluator: .*{message}"),
     ):
         fit(ValidationPolicy(evaluator=tmp_path), trained())

@@ -16,7 +16,7 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import HostMismatchError
 from overlap_train.records import Reason, ValidationResult
-from tests.parallel.together import ThreadHost, on_hosts
+from tests.parallel.together import on_hosts
 
 kc = keras.callbacks
 RESULTS = {"": ValidationResult({"loss": 0.5})}
@@ -84,10 +84,12 @@ def places():
 
 
 def test_a_validation_in_step_is_for_one_host(places):
-    with pytest.raises(ValueError, match="it draws; draw in it; that is for one host"):
-        places[0].together(
-            ThreadHost(0, [None, None], None), in_step=[Reason("draws", "it draws", ("draw in it",))]
-        )
+    def work(host):
+        in_step = [] if host.index else [Reason("draws", "it draws", ("draw in it",))]
+        places[host.index].together(host, in_step=in_step)
+
+    for error in on_hosts(work):
+        assert "it draws; draw in it; that is for one host" in str(error)
 
 
 @pytest.mark.parametrize("stop", [False, True])
@@ -104,19 +106,26 @@ def test_what_a_hook_of_the_chief_sets_is_set_everywhere(places, stop):
     assert [each.calls for each in called] == [["begin"], []]
 
 
-def test_what_a_hook_of_the_chief_raises_ends_all(places):
-    class Raises(kc.Callback):
+@pytest.mark.parametrize(
+    ("acts", "error", "message"),
+    [
+        (lambda model: fails(model), KeyError, "KeyError: 'of mine'"),
+        (lambda model: model.make_train_function(), ValueError, "ValueError: a callback compiled the model"),
+    ],
+)
+def test_what_a_hook_of_the_chief_raises_or_may_not_do_ends_all(places, acts, error, message):
+    class Acts(kc.Callback):
         def on_train_begin(self, logs=None):
-            raise KeyError("of mine")
+            acts(self.model)
 
     def work(host):
-        callbacks, _ = places[host.index].together(host, Raises())
+        callbacks, _ = places[host.index].together(host, Acts())
         callbacks.on_train_begin()
 
     own, other = on_hosts(work)
-    assert type(own) is KeyError
+    assert type(own) is error
     assert isinstance(other, HostMismatchError)
-    assert "the chief has failed: KeyError: 'of mine'" in str(other)
+    assert f"the chief has failed: {message}" in str(other)
 
 
 def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief_also_in_a_last_epoch(places):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._fit import run as module
 from overlap_train._fit.deliveries import Deliveries
-from overlap_train.errors import HostLostError
+from overlap_train.errors import HostLostError, HostMismatchError
 from tests import networks, pools
 from tests.parallel.together import ThreadHost
 from tests.whole_fits.comparing import VALIDATION, in_turn
@@ -97,6 +97,12 @@ def test_a_host_that_has_gone_is_told_from_other_failures(kind):
     assert lost.value.__cause__ is error
     with pytest.raises(kind), module._NamingLostHosts(ThreadHost(0, [None], None)):
         raise error
+    other = kind(None, None, "Collective instance 187 expected type 0 and data_type 2 but got type 0")
+    with (
+        pytest.raises(HostMismatchError, match=r"one host alone runs, .* has called"),
+        module._NamingLostHosts(ThreadHost(0, [None, None], None)),
+    ):
+        raise other
 
 
 def test_an_evaluation_leaves_the_model_and_its_history_alone():

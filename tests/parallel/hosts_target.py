@@ -212,13 +212,16 @@ def main(case: dict, directory: Path) -> None:
     policy = ValidationPolicy(max_lag=lag, workers=2, evaluator=meeting, every_steps=every)
     resume = CheckpointPolicy(directory / "checkpoints", every_steps=case.get("written_every"))
     trainer = Trainer(model, validation=policy)
+    validation = {"validation_data": arrays(case.get("validation_rows", 91), 1), "validation_batch_size": 10}
+    if "validation_shards" in case:  # the slip of a program whose hosts have their own rows
+        rows = tf.data.Dataset.from_tensor_slices(validation["validation_data"])
+        validation = {"validation_data": rows.shard(case["validation_shards"], index).batch(10)}
     history = trainer.fit(
         x,
         y,
         **{**data, **case.get("fit", {})},
         epochs=case.get("epochs", 8),
-        validation_data=arrays(case.get("validation_rows", 91), 1),
-        validation_batch_size=10,
+        **validation,
         callbacks=[*build_callbacks(case, directory), everywhere(case, directory, index), tell(case)],
         verbose=0,
         resume=resume if case.get("resume") and index in case.get("resume_on", [index]) else None,

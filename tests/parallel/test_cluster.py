@@ -6,10 +6,10 @@ import socket
 import pytest
 import tensorflow as tf
 
-from overlap_train.errors import ClusterConfigError
+from overlap_train.errors import ClusterConfigError, HostMismatchError
 from overlap_train.parallel import join_cluster
 from overlap_train.parallel.cluster import _read_resolver, _read_tf_config
-from overlap_train.parallel.cluster_hosts import EvaluatorTask, find_slow_host
+from overlap_train.parallel.cluster_hosts import ClusterHosts, EvaluatorTask, find_slow_host
 from overlap_train.parallel.hosts import SlowHost
 
 CLUSTER = {"worker": ["localhost:1", "localhost:2"]}
@@ -107,3 +107,12 @@ def test_the_evaluator_gets_a_strategy_of_its_own(monkeypatch):
 )
 def test_a_host_is_named_only_if_it_stands_out(waits_s, trained_s, expected):
     assert find_slow_host(waits_s, trained_s) == expected
+
+
+def test_a_host_that_is_elsewhere_in_the_program_is_no_partner(monkeypatch):
+    hosts = ClusterHosts(EvaluatorTask(), 2, 0)
+    monkeypatch.setattr(hosts, "sum", lambda tensors: [2 * tensor for tensor in tensors])
+    assert hosts.numbers([1.0]).tolist() == [[2.0], [0.0]]
+    monkeypatch.setattr(hosts, "sum", lambda tensors: [tensor + 7 for tensor in tensors])
+    with pytest.raises(HostMismatchError, match=r"host 0 is at \S+no_partner, and another one is not"):
+        hosts.numbers([1.0])

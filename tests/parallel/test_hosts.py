@@ -203,6 +203,10 @@ REFUSED = {
         {"batch_sizes": [32, 16]},
         "host 1 has another batch size than the chief: '16' instead of '32'",
     ),
+    "other validation rows": (
+        {"validation_rows": 80, "validation_shards": 2},
+        "host 1 has other validation data than the chief",
+    ),
     "draws without a seed": (
         {"model": "unseeded", "source": "random dataset"},
         "the training data draws without a seed (RandomUniform)",
