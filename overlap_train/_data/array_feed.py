@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._data import lent
 from overlap_train._data.batches import (
     batch_spec,
     copied_bytes,
@@ -134,6 +135,8 @@ class ArrayFeed(Feed):
         self.num_samples, self.batch_size = arrays.num_samples, arrays.batch_size
         self.num_batches = math.ceil(self.num_samples / self.batch_size)
         self.tensors = keras.tree.map_structure(lent_or_copied, arrays.inputs)
+        self._mapped = [a for a in keras.tree.flatten(arrays.inputs) if not copied_bytes(a)]
+        self._versions = lent.versions(self._mapped) if self._mapped else {}
         raw_spec = batch_spec(self.tensors, self.num_samples, self.batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, raw_spec)
         self._shuffle = arrays.shuffle
@@ -184,6 +187,13 @@ class ArrayFeed(Feed):
     def new_pass(self) -> tf.Tensor:
         self.num_passes += 1
         return self._orders[self.num_passes - 1]
+
+    def end_epoch(self) -> None:
+        if self._mapped and lent.versions(self._mapped) != self._versions:
+            raise ValueError(
+                f"a mapped file was written during the training: {', '.join(self._versions)}; write another "
+                "one, or train on a copy of the rows (numpy.array)"
+            )
 
     def rewind(self, num_passes: int) -> None:
         self.num_passes = num_passes
