@@ -135,8 +135,8 @@ class ArrayFeed(Feed):
         self.num_samples, self.batch_size = arrays.num_samples, arrays.batch_size
         self.num_batches = math.ceil(self.num_samples / self.batch_size)
         self.tensors = keras.tree.map_structure(lent_or_copied, arrays.inputs)
-        self._mapped = [a for a in keras.tree.flatten(arrays.inputs) if not copied_bytes(a)]
-        self._versions = lent.versions(self._mapped) if self._mapped else {}
+        shown = [array for array in keras.tree.flatten(arrays.inputs) if not copied_bytes(array)]
+        self._mapped = lent.MappedFiles(shown) if shown else None
         raw_spec = batch_spec(self.tensors, self.num_samples, self.batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, raw_spec)
         self._shuffle = arrays.shuffle
@@ -189,11 +189,8 @@ class ArrayFeed(Feed):
         return self._orders[self.num_passes - 1]
 
     def end_epoch(self) -> None:
-        if self._mapped and lent.versions(self._mapped) != self._versions:
-            raise ValueError(
-                f"a mapped file was written during the training: {', '.join(self._versions)}; write another "
-                "one, or train on a copy of the rows (numpy.array)"
-            )
+        if self._mapped is not None:
+            self._mapped.require_unwritten()
 
     def rewind(self, num_passes: int) -> None:
         self.num_passes = num_passes

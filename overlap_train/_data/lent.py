@@ -34,8 +34,21 @@ def is_constant(array: Any) -> bool:
         return False
 
 
-def versions(arrays: Iterable[Any]) -> dict[str, tuple[int, ...]]:
-    """Returns what changes with the content of the files that arrays show."""
-    files = {file for array in arrays if (file := mapped_file(array)) is not None}
-    stats = {file: os.stat(file) for file in files if os.path.exists(file)}
-    return {file: (stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in stats.items()}
+class MappedFiles:
+    """The files that arrays show, as they were when the training began."""
+
+    def __init__(self, arrays: Iterable[Any]) -> None:
+        self._names = {file for array in arrays if (file := mapped_file(array)) is not None}
+        self._versions = self._present()
+
+    def require_unwritten(self) -> None:
+        """Raises ValueError if a file has been written since."""
+        if self._present() != self._versions:
+            raise ValueError(
+                f"a mapped file was written during the training: {', '.join(sorted(self._names))}; write "
+                "another one, or train on a copy of the rows (numpy.array)"
+            )
+
+    def _present(self) -> list[tuple[int, ...]]:
+        stats = [os.stat(file) for file in sorted(self._names) if os.path.exists(file)]
+        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]

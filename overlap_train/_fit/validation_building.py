@@ -91,7 +91,7 @@ class FitValidation:
             now=False,
             python_now=not self._waits,
             written=request.feed.files,
-            rewritten=request.feed.runs_python or self._runs_own_code(EVERY_HOOK),
+            rewritten=lambda: request.feed.runs_python or self._runs_own_code(EVERY_HOOK),
             timeout_s=settings.validation.timeout_s,
         )
         resources.callback(self.sources.close)

@@ -81,7 +81,7 @@ class ValidationSources:
         python_now: bool = True,
         device: str | None = None,
         written: frozenset[str] = frozenset(),
-        rewritten: bool = False,
+        rewritten: Callable[[], bool] = lambda: False,
         timeout_s: float | None = None,
     ) -> None:
         self._model = model
@@ -125,7 +125,7 @@ class ValidationSources:
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
                 keeps=not (self._written and self._written & cache_files(data[0]))
-                and not (self._rewritten and reads_files(data[0])),
+                and not (isinstance(data[0], tf.data.Dataset) and reads_files(data[0]) and self._rewritten()),
             )
         return self._sources[name]
 

@@ -196,7 +196,7 @@ def test_a_mapped_file_does_not_count_as_memory_but_what_cannot_be_lent_does(tmp
 
 
 def test_a_mapped_file_that_is_written_meanwhile_ends_the_training(tmp_path):
-    rows = mapped(tmp_path, np.ones((64, 4), "float32"))
+    rows = mapped(tmp_path, np.ones((64, 12), "float32"))
     trainer = Trainer(sequential("sgd"))
 
     def write(*_):
@@ -206,5 +206,5 @@ def test_a_mapped_file_that_is_written_meanwhile_ends_the_training(tmp_path):
 
     writes = keras.callbacks.LambdaCallback(on_epoch_end=write)
     with pytest.raises(ValueError, match="a mapped file was written"):
-        trainer.fit(rows, np.ones(64), epochs=3, callbacks=[writes], verbose=0)
+        trainer.fit(rows, np.zeros(64), epochs=3, callbacks=[writes], verbose=0)
     assert copied_bytes(tf.constant(X)) == X.nbytes, "a tensor of the user's"
