@@ -88,7 +88,7 @@ class Trainer:
                 of TensorFlow operations. For arrays it is compiled into the loop, so the arrays keep their
                 own dtype in memory.
             in_memory_bytes: training arrays up to this size are held as tensors for the compiled loop;
-                larger ones go through `tf.data`. Read-only arrays that `zero_copy.explain` says can be
+                larger ones go through `tf.data`. Arrays on read-only memory that `zero_copy.explain` lets be
                 shared, such as those of `numpy.load(path, mmap_mode="r")`, are not copied and do not count.
 
         Raises:

@@ -18,7 +18,7 @@ import logging
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
@@ -58,6 +58,16 @@ _BUILTINS = frozenset(
     | {"min", "pow", "range", "repr", "reversed", "round", "set", "sorted", "str", "sum", "tuple", "zip"}
 )
 _COMPUTING = frozenset({"cmath", "math", "numpy", "keras.ops", "tensorflow._api.v2.math"})
+# Of NumPy, next to universal functions and types of numbers: what changes at most an array.
+_OF_NUMPY = frozenset(
+    {"arange", "array", "clip", "interp", "linspace", "max", "mean", "min", "round", "searchsorted", "sum"}
+)
+# What reading neither changes nor uses up, and what of it `+=` changes.
+_NUMBERS = frozenset(each for each in np.sctypeDict.values() if issubclass(each, (np.number, np.bool_)))
+_CHANGEABLE = frozenset({dict, list, np.ndarray, set})
+_LASTING = frozenset({frozenset, range, tuple}) | _CHANGEABLE | _NUMBERS
+# Expressions whose value is held nowhere else.
+_NEW = (ast.BinOp, ast.Compare, ast.Constant, ast.Dict, ast.List, ast.ListComp, ast.Set, ast.UnaryOp)
 _NOTING = frozenset(
     {"_csv", "_json", "collections", "contextlib", "csv", "itertools", "json", "logging", "math", "mlflow"}
     | {"ntpath", "numpy", "os", "posixpath", "statistics", "string", "sys", "tqdm", "wandb"}
@@ -86,7 +96,8 @@ def only_computes(function: Any) -> bool:
     """Whether nobody can notice that a function of numbers is called once more."""
     if isinstance(function, keras.optimizers.schedules.LearningRateSchedule):
         return keras_models.is_stock_method(type(function).__call__)
-    return isinstance(function, types.FunctionType) and _Whitelist(None).allows(function)
+    whitelist = _Whitelist(None)
+    return isinstance(function, types.FunctionType) and whitelist.allows(function) and not whitelist.writes
 
 
 class _Whitelist:
@@ -96,6 +107,14 @@ class _Whitelist:
         self._callback, self._apart = callback, apart
         self._modules = _COMPUTING if callback is None else _NOTING
         self._functions: set[tuple[types.FunctionType, bool]] = set()  # allowed, or being looked at
+        self._kinds: set[type] = set()  # the types of data that functions read which only compute
+        self._augments = self._calls_numpy = False
+
+    @property
+    def writes(self) -> bool:
+        """Whether functions that only compute, all of which are allowed, may write to the data they read."""
+        augments = self._augments and not _CHANGEABLE.isdisjoint(self._kinds)
+        return augments or (self._calls_numpy and np.ndarray in self._kinds)
 
     def allows(self, function: Any, *, bound: bool = False) -> bool:
         """Whether a function may be called, with plain data and, if it is `bound`, the callback."""
@@ -110,7 +129,10 @@ class _Whitelist:
         cells = {name: content_of(cell) for name, cell in cells_of(function).items()}
         names = {**function.__globals__, **{name: each[0] for name, each in cells.items() if each}}
         defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-        return all(map(is_plain, defaults)) and all(self._allows_use(names, *use) for use in uses)
+        # Keras gives the outermost one numbers.
+        given = len(self._functions) == 1 and all(map(is_simple, defaults))
+        self._augments |= ("augments",) in uses or (("augments", "argument") in uses and not given)
+        return all(map(self._is_data, defaults)) and all(self._allows_use(names, *use) for use in uses)
 
     def _allows_use(self, names: Mapping[str, Any], kind: str = "", *path: str) -> bool:
         match kind:
@@ -158,7 +180,7 @@ class _Whitelist:
         if module and (module not in self._modules or not (module != "logging" or is_plain(logging.root))):
             return False
         if module and callable(value) and not attributes:
-            return True
+            return self._callback is not None or self._allows_computing(value)
         if self._apart and not module and not callable(value) and not is_simple(value):
             return False
         return not (attributes and self._callback is None) and self._allows_value(value, *attributes)
@@ -168,14 +190,30 @@ class _Whitelist:
         if isinstance(value, types.FunctionType) and origin_of(value) is Origin.USER:
             return not attributes and self.allows(value)
         if not isinstance(value, (type, types.FunctionType, types.BuiltinFunctionType)):
-            return is_plain(value)
+            return self._is_data(value)
         package = str(value.__module__).split(".")[0]
+        if self._callback is None and not self._allows_computing(value):
+            return False
         if package == "builtins":
             return value.__name__ in _BUILTINS and vars(builtins)[value.__name__] is value
         # Its closure may hold an object of the user's.
         is_library_s = origin_of(value) in (Origin.LIBRARY, Origin.STANDARD) and is_plain([value])
         methods = [inspect.isroutine(inspect.getattr_static(value, name, None)) for name in attributes]
         return package in self._modules and is_library_s and len(methods) < 2 and all(methods)
+
+    def _allows_computing(self, function: Any) -> bool:
+        """Whether a library's function changes at most an array that it is given."""
+        name = getattr(function, "__name__", "")
+        of_numpy = isinstance(function, np.ufunc) or module_of(function).split(".")[0] == "numpy"
+        self._calls_numpy |= of_numpy and function not in _NUMBERS
+        known = isinstance(function, np.ufunc) or function in _NUMBERS or name in _OF_NUMPY
+        return not of_numpy or (known and getattr(np, name, None) is function)
+
+    def _is_data(self, value: Any) -> bool:
+        """Whether a value is plain and, for functions that only compute, lasts when it is read."""
+        parts = _parts_of(value)
+        self._kinds |= set(map(type, parts or ()))
+        return parts is not None and (self._callback is not None or self._kinds <= _LASTING)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -184,7 +222,8 @@ def _uses(code: types.CodeType, bound: bool) -> frozenset[tuple[str, ...]] | Non
 
     That is an attribute of its callback, ("own", name), or one that it sets, ("set", name), a method that
     `super` finds behind a class, ("super", class, name), and dotted names, ("outside", name, ...). The use ()
-    is a change of a value or a look into one: more than to compute.
+    is a change of a value or a look into one: more than to compute. With ("augments",) one by `+=` or its
+    kind may be a change, too, and with ("augments", "argument") if an argument can be changed.
     """
     node = definition_of(code)
     if node is None or (bound and not code.co_argcount):  # its first argument is in `*args`
@@ -193,7 +232,9 @@ def _uses(code: types.CodeType, bound: bool) -> frozenset[tuple[str, ...]] | Non
     outside = stored_in(code, "LOAD_GLOBAL", "LOAD_NAME") | {*code.co_freevars}
     uses, seen = set[tuple[str, ...]](), set[int]()  # parts of what has been looked at, by `id`
     body: list[Any] = [node.body] if isinstance(node, ast.Lambda) else node.body
-    for each in (inner for part in body for inner in ast.walk(part)):
+    nodes = [inner for part in body for inner in ast.walk(part)]
+    uses |= set(_augmented(nodes, code))
+    for each in nodes:
         renamed = me is not None and me in (getattr(each, "name", None), getattr(each, "arg", None))
         if renamed or not isinstance(each, _SYNTAX):
             return None
@@ -220,6 +261,22 @@ def _uses(code: types.CodeType, bound: bool) -> frozenset[tuple[str, ...]] | Non
     return frozenset(uses)
 
 
+def _augmented(nodes: list[Any], code: types.CodeType) -> Iterator[tuple[str, ...]]:
+    """Yield uses by `name += ...` where the value of the variable may be held elsewhere, too."""
+    new, held = set[int](), {each.arg for each in nodes if isinstance(each, ast.arg)}
+    for each in nodes:
+        binds = isinstance(each, (ast.AnnAssign, ast.Assign, ast.NamedExpr)) and isinstance(each.value, _NEW)
+        if binds or isinstance(each, ast.AugAssign):
+            new |= set(map(id, getattr(each, "targets", None) or [each.target]))
+    stored = (each for each in nodes if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store))
+    held |= {each.id for each in stored if id(each) not in new}
+    for target in (each.target for each in nodes if isinstance(each, ast.AugAssign)):
+        if isinstance(target, ast.Name) and target.id in held:
+            yield ("augments",)
+        elif isinstance(target, ast.Name) and target.id in inspect.getargs(code)[0]:
+            yield ("augments", "argument")
+
+
 def _dotted(node: ast.AST, seen: set[int]) -> tuple[str, ...]:
     """Return the names of `a.b.c`, and take in its parts; the first is empty where `a` is no name."""
     names: list[str] = []
@@ -242,6 +299,11 @@ def _class_of_super(node: ast.Attribute, me: str | None) -> str | None:
 
 def is_plain(value: Any) -> bool:
     """Whether a value is data, or an object that can only keep and write values."""
+    return _parts_of(value) is not None
+
+
+def _parts_of(value: Any) -> list[Any] | None:
+    """Return what a plain value consists of, apart from numbers and texts; None if it is not plain."""
     waiting, objects = [value], dict[int, Any]()  # by `id`, which a reference keeps
     while waiting:
         each = waiting.pop()
@@ -249,9 +311,9 @@ def is_plain(value: Any) -> bool:
             continue
         objects[id(each)] = each
         if len(objects) > _MOST_OBJECTS or not _is_allowed(each, outermost=each is value):
-            return False
+            return None
         waiting.extend(_references_of(each))
-    return True
+    return [*objects.values()]
 
 
 def is_plain_stream(stream: Any) -> bool:

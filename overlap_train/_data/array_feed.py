@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from overlap_train._data import lent
 from overlap_train._data.batches import (
     batch_spec,
     copied_bytes,
@@ -134,6 +135,8 @@ class ArrayFeed(Feed):
         self.num_samples, self.batch_size = arrays.num_samples, arrays.batch_size
         self.num_batches = math.ceil(self.num_samples / self.batch_size)
         self.tensors = keras.tree.map_structure(lent_or_copied, arrays.inputs)
+        shown = [array for array in keras.tree.flatten(arrays.inputs) if not copied_bytes(array)]
+        self._mapped = lent.MappedFiles(shown) if shown else None
         raw_spec = batch_spec(self.tensors, self.num_samples, self.batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, raw_spec)
         self._shuffle = arrays.shuffle
@@ -184,6 +187,10 @@ class ArrayFeed(Feed):
     def new_pass(self) -> tf.Tensor:
         self.num_passes += 1
         return self._orders[self.num_passes - 1]
+
+    def end_epoch(self) -> None:
+        if self._mapped is not None:
+            self._mapped.require_unwritten()
 
     def rewind(self, num_passes: int) -> None:
         self.num_passes = num_passes

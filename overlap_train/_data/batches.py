@@ -18,6 +18,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from overlap_train._data import lent
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import data as keras_data
 from overlap_train._support.fit_arguments import Preprocess
@@ -50,7 +51,7 @@ def _is_lent(array: Any) -> bool:
         if base.flags.writeable:
             return False
         base = base.base
-    return explain(array).zero_copy
+    return explain(array).zero_copy and lent.is_constant(array)
 
 
 def prepare(preprocess: Preprocess | None, batch: Any) -> Any:

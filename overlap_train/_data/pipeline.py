@@ -113,6 +113,27 @@ def is_repeatable(dataset: tf.data.Dataset) -> bool:
     return _keeps_nothing_outside(dataset)
 
 
+# Operations and stages whose elements are in files, which may be written between two passes.
+_READING = re.compile(
+    r"IO>.*|(Whole)?(Read|Matching)?Files?(Dataset|Reader.*)?|Restore.*"
+    r"|_?(Experimental)?(CSV|Csv|FixedLengthRecord|LMDB|Load|Snapshot|Sql|TFRecord|TextLine)Dataset.*"
+)
+
+
+@looked_up_once
+def reads_files(dataset: Any) -> bool:
+    """Whether each pass over a pipeline reads files anew, as it does not below a `cache`."""
+    left = [dataset]
+    while left:
+        stage = left.pop()
+        if isinstance(stage, tf.data.Dataset) and type(stage).__name__ != "CacheDataset":
+            names = (type(stage).__name__, *(node.op for node in function_nodes(stage)))
+            if any(map(_READING.fullmatch, names)):
+                return True
+            left += stage._inputs()
+    return False
+
+
 @looked_up_once
 def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
     """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's.

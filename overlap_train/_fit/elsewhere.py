@@ -79,7 +79,7 @@ class _Request(Future[ShardOutcome]):
 class Evaluator(Runner):
     """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
 
-    runs_python = False  # another process sees nothing of the callbacks
+    draws_anew = runs_python = False  # another process sees nothing of the callbacks
 
     def __init__(
         self,

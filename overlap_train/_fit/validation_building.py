@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.hooks import (
+    EVERY_HOOK,
     TEST_BATCH_HOOKS,
     TRAIN_BATCH_HOOKS,
     acts_in,
@@ -90,6 +91,7 @@ class FitValidation:
             now=False,
             python_now=not self._waits,
             written=request.feed.files,
+            rewritten=lambda: request.feed.runs_python or self._runs_own_code(EVERY_HOOK),
             timeout_s=settings.validation.timeout_s,
         )
         resources.callback(self.sources.close)

@@ -47,8 +47,8 @@ class Backlog:
         if due:
             pending.start = functools.partial(self._suite.start, snapshot)
         self._queue.append(pending)
-        # What a validation takes of the user's data must not be taken for an epoch that is rolled back.
-        if len(self._queue) == 1 or not self._suite.runs_python:
+        # Data must not be taken ahead of callbacks that have the training go back, or write files.
+        if len(self._queue) == 1 or not self._suite.draws_anew:
             pending.begin()
         return pending
 

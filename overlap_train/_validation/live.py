@@ -133,7 +133,7 @@ class KerasEvaluation:
 class WaitingRunner(Runner):
     """Stands in for the runner of a set before its first validation, for which the suite is built anew."""
 
-    runs_python = False
+    draws_anew = runs_python = False
 
     def __init__(self, *, rewindable: bool) -> None:
         self.rewindable = rewindable

@@ -77,6 +77,7 @@ class Runner:
 
     in_step: Reason | None = None  # why training must not run ahead of these validations
     rewindable = True  # whether a validation can be made again
+    draws_anew = True  # whether batches are made anew, which must not be for an epoch that is rolled back
     runs_python = True  # whether a validation runs the user's code, which may see what callbacks keep
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:

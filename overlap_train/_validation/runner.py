@@ -65,9 +65,10 @@ class ValidationRunner(Runner):
             self._agree()
         if batches.num_batches is not None:
             self.parts = max(1, min(self.parts, batches.num_batches))
-        # Of a generator the batches are gone, and what is drawn anew the user's code may make.
+        # Of a generator the batches are gone, and some that are drawn anew the user's code makes.
         self.rewindable = self._streamed is None or self._streamed.rewindable
-        self.runs_python = self._streamed is not None
+        self.draws_anew = self._streamed is not None
+        self.runs_python = self._streamed is not None and self._streamed.runs_python
         self._stream_in_order: BatchStream | None = None  # of the validation that was started last
         self._data: dict[str | None, Any] = {}  # the data on each device
         self._data_lock = threading.Lock()

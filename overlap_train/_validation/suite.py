@@ -104,6 +104,11 @@ class ValidationSuite:
         return all(runner.rewindable for runner in self._runners)
 
     @property
+    def draws_anew(self) -> bool:
+        """Whether a validation makes batches that an earlier one may have left out."""
+        return any(runner.draws_anew for runner in self._runners)
+
+    @property
     def runs_python(self) -> bool:
         """Whether a validation runs the user's code, which may see what callbacks keep."""
         return any(runner.runs_python for runner in self._runners)

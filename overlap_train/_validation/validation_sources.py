@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import keras
 import tensorflow as tf
 
-from overlap_train._data.pipeline import cache_files
+from overlap_train._data.pipeline import cache_files, reads_files
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ValidationSource
 from overlap_train._keras import data as keras_data
@@ -68,7 +68,8 @@ _R = TypeVar("_R")
 class ValidationSources:
     """The validation sets, which are kept however often their evaluators are built. On the training thread.
 
-    No file in `written` may be read before the training's first pass, which writes it, has ended.
+    No file in `written` may be read before the training's first pass, which writes it, has ended. Others may
+    be `rewritten` between two validations, so that batches that are read from files are not kept.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class ValidationSources:
         python_now: bool = True,
         device: str | None = None,
         written: frozenset[str] = frozenset(),
+        rewritten: Callable[[], bool] = lambda: False,
         timeout_s: float | None = None,
     ) -> None:
         self._model = model
@@ -87,7 +89,7 @@ class ValidationSources:
         self._now = now
         self._python_now = python_now
         self._device = device
-        self._written = written
+        self._written, self._rewritten = written, rewritten
         self._timeout_s = timeout_s
         self.begun: set[str] = set()  # the sets of which a validation has been due
         self._steps: dict[str, int | None] = {}  # of those that have been asked for
@@ -122,7 +124,8 @@ class ValidationSources:
                 by_python=by_python,
                 now=self._now or (by_python and self._python_now),
                 device=self._device,
-                keeps=not (self._written and self._written & cache_files(data[0])),
+                keeps=not (self._written and self._written & cache_files(data[0]))
+                and not (isinstance(data[0], tf.data.Dataset) and reads_files(data[0]) and self._rewritten()),
             )
         return self._sources[name]
 

@@ -24,6 +24,19 @@ def fast_learner():
     return sequential(keras.optimizers.SGD(0.5, momentum=0.9))
 
 
+def filling(kept):
+    def schedule(epoch, lr):
+        seen = kept
+        seen += [epoch]
+        return 0.1 / len(seen)
+
+    return schedule
+
+
+def used_up(left):
+    return lambda epoch, lr: lr if epoch * 2 in left else lr / 2
+
+
 STOCK = {
     "early_stopping": lambda d: [kc.EarlyStopping("val_loss", patience=1)],
     "early_stopping_restore": lambda d: [kc.EarlyStopping("val_loss", patience=2, restore_best_weights=True)],
@@ -43,6 +56,10 @@ STOCK = {
         kc.EarlyStopping("val_loss", patience=2, restore_best_weights=True),
     ],
     "schedule": lambda d: [kc.LearningRateScheduler(lambda epoch, lr: lr * 0.7)],
+    "schedules_that_change": lambda d: [
+        kc.LearningRateScheduler(filling([])),
+        kc.LearningRateScheduler(used_up(iter(range(1, 50)))),
+    ],
     "backup": lambda d: [kc.BackupAndRestore(str(d / "backup"), delete_checkpoint=False)],
     "csv": lambda d: [kc.CSVLogger(str(d / "log.csv"))],
     "tensorboard": lambda d: [kc.TensorBoard(str(d / "tb"), histogram_freq=1)],
@@ -73,7 +90,7 @@ STOCK = {
 )
 @pytest.mark.parametrize("name", STOCK)
 # `all_together` has those that are left to the night, too.
-@pytest.mark.by_default("backup-1")
+@pytest.mark.by_default("backup-1", "schedules_that_change-1")
 def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     build = ema_model if "ema" in name else fast_learner
     theirs = pooled(build)

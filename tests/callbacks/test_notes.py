@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import io
+import itertools
 import logging
 import sys
 import threading
@@ -252,7 +253,7 @@ def test_locks_and_long_lists_of_losses_are_data():
 # Functions that only compute.
 
 OUTER, TABLE, DECAY = 0.5, [(2, 0.05), (4, 0.01)], keras.optimizers.schedules.ExponentialDecay(0.1, 2, 0.5)
-X = np.ones(2)
+X, STEPS, COUNT, LEFT = np.ones(2), [2, 4], itertools.count(), iter((1, 2))
 
 
 def helper(epoch):
@@ -264,6 +265,30 @@ def by_table(epoch, rate):
         if epoch >= first:
             rate = value
     return rate
+
+
+def by_steps(epoch, rate):
+    factor = 1.0
+    for first in STEPS:
+        if epoch >= first:
+            factor *= 0.5
+    rate *= factor
+    return rate
+
+
+def added(epoch, rate, seen=[]):  # noqa: B006
+    seen += [epoch]
+    return rate / len(seen)
+
+
+def added_by_helper(epoch, rate):
+    return added(epoch, rate, STEPS)
+
+
+def added_by_another_name(epoch, rate):
+    for seen in (STEPS,):
+        seen *= 2
+    return rate / len(STEPS)
 
 
 def counting(seen):
@@ -284,6 +309,9 @@ COMPUTING = {
     "a number outside": lambda epoch, rate: rate * OUTER,
     "a function outside": lambda epoch, rate: rate * helper(epoch),
     "a table": by_table,
+    "a table of NumPy": lambda epoch, rate: float(X[epoch]),
+    "a table and NumPy": lambda epoch, rate: float(np.interp(epoch, STEPS, [0.1, 0.01])),
+    "steps that multiply": by_steps,
     "NumPy": lambda epoch, rate: float(0.1 * np.cos(np.pi * epoch / 10)),
     "Keras": lambda epoch, rate: float(rate * keras.ops.exp(-0.1)),
     "a schedule of Keras": DECAY,
@@ -291,6 +319,14 @@ COMPUTING = {
 MORE_THAN_THAT = {
     "a method of a schedule of Keras": DECAY.__call__,
     "a list that it fills": counting([]),
+    "a list of its own that it fills": added,
+    "a list that it hands on to be filled": added_by_helper,
+    "a list that it fills under another name": added_by_another_name,
+    "a view that it fills": lambda epoch, rate: float(np.multiply(X[:1], 0.9, X[:1])[0]),
+    "an array that it fills": lambda epoch, rate: np.copyto(X, rate) or rate,
+    "a setting of NumPy": lambda epoch, rate: np.seterr(all="raise") and rate,
+    "an iterator": lambda epoch, rate: rate if epoch in COUNT else rate / 2,
+    "an iterator to add up": lambda epoch, rate: rate * sum(LEFT),
     "random numbers": lambda epoch, rate: rate * np.random.rand(),
     "an object's method": lambda epoch, rate: rate * X.mean(),
     "a builtin that prints": printing,

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from overlap_train import zero_copy
+from overlap_train import Trainer, zero_copy
 from overlap_train._data import array_feed
 from overlap_train._data.array_feed import RowOrders, make_feed
 from overlap_train._data.batches import copied_bytes
 from overlap_train._keras.data import recognize, row_order
 from tests.data.sources import X, Y, feed_of, one_pass
+from tests.pools import sequential
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -163,6 +164,14 @@ def mapped(tmp_path, array):
     return np.load(tmp_path / "rows.npy", mmap_mode="r")
 
 
+def frozen(memory):
+    """Return an array on aligned memory that it must not write."""
+    start = -np.frombuffer(memory, np.uint8).ctypes.data % 64
+    array = np.frombuffer(memory, np.float32, 64, start)
+    array.flags.writeable = False
+    return array
+
+
 @pytest.mark.cpu_only("a GPU has copies of the arrays")
 def test_a_mapped_file_is_read_where_it_lies(tmp_path):
     rows = mapped(tmp_path, X)
@@ -182,4 +191,20 @@ def test_a_mapped_file_does_not_count_as_memory_but_what_cannot_be_lent_does(tmp
     assert copied_bytes(mapped(tmp_path, X)[:, :1]) == 13 * 4, "not contiguous"
     assert copied_bytes(mapped(tmp_path, X)[1:]) == 12 * 8, "not aligned"
     assert copied_bytes(X) == X.nbytes, "writable"
+    assert copied_bytes(shown := frozen(bytearray(1024))) == shown.nbytes, "written by others"
+    assert copied_bytes(shown := frozen(memoryview(bytearray(1024)).toreadonly())) == shown.nbytes
+
+
+def test_a_mapped_file_that_is_written_meanwhile_ends_the_training(tmp_path):
+    rows = mapped(tmp_path, np.ones((64, 12), "float32"))
+    trainer = Trainer(sequential("sgd"))
+
+    def write(*_):
+        again = np.load(tmp_path / "rows.npy", mmap_mode="r+")
+        again *= 2
+        again.flush()
+
+    writes = keras.callbacks.LambdaCallback(on_epoch_end=write)
+    with pytest.raises(ValueError, match="a mapped file was written"):
+        trainer.fit(rows, np.zeros(64), epochs=3, callbacks=[writes], verbose=0)
     assert copied_bytes(tf.constant(X)) == X.nbytes, "a tensor of the user's"

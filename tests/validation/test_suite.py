@@ -25,7 +25,7 @@ FAILED = ZeroDivisionError("by nothing")
 class EndedByTest(Runner):
     """A runner whose validations end when the test says so."""
 
-    runs_python = False
+    draws_anew = runs_python = False
 
     def __init__(self):
         self.futures = {}

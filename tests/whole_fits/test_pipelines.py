@@ -230,6 +230,42 @@ def test_a_layer_that_draws_for_the_data_and_the_model_is_in_step():
     assert any("writes to variables of the model" in message for message in trainer.messages)
 
 
+def scaled_by_a_file(path):
+    return held().batch(16).map(lambda x, y: (x * tf.strings.to_number(tf.io.read_file(path)), y))
+
+
+def lines_of_a_file(path):
+    lines = tf.data.TextLineDataset(path).map(lambda line: tf.strings.to_number(line)).repeat()
+    return tf.data.Dataset.zip(held().batch(16), lines).map(lambda rows, scale: (rows[0] * scale, rows[1]))
+
+
+class Notes(keras.callbacks.Callback):
+    def __init__(self, path):
+        super().__init__()
+        self.path, self.count = path, 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.count += 1
+        with open(self.path, "w") as file:
+            file.write(f"{self.count}")
+
+
+@pytest.mark.parametrize("read", [scaled_by_a_file, lines_of_a_file])
+@pytest.mark.parametrize("write", ["epochs", "batches"])
+def test_a_validation_reads_what_callbacks_write_to_files_as_under_keras(read, write, tmp_path):
+    path = str(tmp_path / "scale")
+
+    def run(trained):
+        (tmp_path / "scale").write_text("1")
+        rises = AtEpoch(lambda callback, epoch: (tmp_path / "scale").write_text(f"{epoch + 2}"))
+        callbacks = [rises if write == "epochs" else Notes(path)]
+        trained.fit(
+            X, Y, epochs=4, validation_data=read(path), validation_steps=3, callbacks=callbacks, verbose=0
+        )
+
+    assert not waits(assert_as_keras(run, AHEAD, IN_STEP, execution=SHORT_CALLS))
+
+
 # What the validation or a callback writes to as well: both sets of data, what a callback does, the variable.
 
 
