@@ -17,6 +17,7 @@ from overlap_train._fit.explaining import build_to_look
 from overlap_train._fit.own_methods import beyond_keras
 from overlap_train._fit.program_state import ProgramState
 from overlap_train._fit.request import make_request
+from overlap_train._keras import evaluation as keras_evaluation
 from overlap_train._keras import routes
 from overlap_train._keras.copies import preserved_state
 from overlap_train._keras.names import can_convert_arrays
@@ -117,6 +118,7 @@ class _Verifier:
         data = [arguments[name] for name in ("x", "y", "sample_weight", "validation_data")]
         # Only code that can reach an array changes it, and leads to it.
         sources = [each for each in keras.tree.flatten(data) if not can_convert_arrays(each)]
+        keras_evaluation.forget_iterator(self._model)
         with preserved_state():
             before = ProgramState([self._model, *self._callbacks, *sources])
             try:

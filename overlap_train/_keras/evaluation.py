@@ -69,6 +69,11 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
         return Pass(iterators, min(batches, self.data_adapter.num_batches or batches))
 
 
+def forget_iterator(model: keras.Model) -> None:
+    """Have Keras's next `fit` make its iterator of validation data, also behind one that ended by an error."""
+    model._eval_epoch_iterator = None
+
+
 class FitEvaluation:
     """Calls `model.evaluate` on `data()`, `(x, y, sample_weight)`, with one iterator, as `fit` does."""
 

@@ -242,8 +242,8 @@ def test_python_that_asks_another_model_is_drawn_beside_the_training():
 def test_python_that_reaches_more_than_is_looked_through_is_not_run_ahead_of(monkeypatch):
     monkeypatch.setattr(reach, "_MOST_OBJECTS", 100)
     rows = [[number] for number in range(1000)]
-    feed = IteratorFeed(recognize(Batches(3, lambda batch: batch + rows[0])))
-    (reason,) = follow_others(request(feed, sequential()), [keras.callbacks.History()])
+    data = Batches(3, lambda batch: batch + rows[0])
+    (reason,) = follow_others(request(data), [keras.callbacks.History()])
     assert "can get hold of more objects than are looked through" in reason.sentence
 
 

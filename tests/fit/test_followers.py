@@ -136,6 +136,7 @@ def test_weights_that_are_set_for_a_validation_are_validated_by_the_chief_also_i
     def work(host):
         place = places[host.index]
         _, delivery = place.together(host, *([] if host.index else [Swaps()]))
+        place.model.stop_training = True
         return delivery.deliver(place.snapshot(), {"loss": 2.0}, RESULTS, stops=True, trained_on=False)
 
     for outcome, place in zip(on_hosts(work), places, strict=True):
