@@ -70,8 +70,9 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
 
 
 def forget_iterator(model: keras.Model) -> None:
-    """Have Keras's next `fit` make its iterator of validation data, also behind one that ended by an error."""
-    model._eval_epoch_iterator = None
+    """Have Keras's next `fit` make its iterator of validation data, behind one that failed too."""
+    if "_eval_epoch_iterator" in vars(model):
+        del model._eval_epoch_iterator
 
 
 class FitEvaluation:
