@@ -61,6 +61,7 @@ _COMPUTING = frozenset({"cmath", "math", "numpy", "keras.ops", "tensorflow._api.
 # Of NumPy, next to universal functions and types of numbers: what changes at most an array.
 _OF_NUMPY = frozenset(
     {"arange", "array", "clip", "interp", "linspace", "max", "mean", "min", "round", "searchsorted", "sum"}
+    | {"where"}
 )
 # What reading neither changes nor uses up, and what of it `+=` changes.
 _NUMBERS = frozenset(each for each in np.sctypeDict.values() if issubclass(each, (np.number, np.bool_)))

@@ -38,17 +38,16 @@ class MappedFiles:
     """The files that arrays show, as they were when the training began."""
 
     def __init__(self, arrays: Iterable[Any]) -> None:
-        self._names = {file for array in arrays if (file := mapped_file(array)) is not None}
-        self._versions = self._present()
+        names = sorted({file for array in arrays if (file := mapped_file(array)) is not None})
+        self._before = {name: os.stat(name) for name in names if os.path.exists(name)}
 
     def require_unwritten(self) -> None:
-        """Raises ValueError if a file has been written since."""
-        if self._present() != self._versions:
-            raise ValueError(
-                f"a mapped file was written during the training: {', '.join(sorted(self._names))}; write "
-                "another one, or train on a copy of the rows (numpy.array)"
-            )
-
-    def _present(self) -> list[tuple[int, ...]]:
-        stats = [os.stat(file) for file in sorted(self._names) if os.path.exists(file)]
-        return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
+        """Raises ValueError if one has been written since; another in its place leaves the rows alone."""
+        for name, before in self._before.items():
+            now = os.stat(name) if os.path.exists(name) else before
+            is_same = (now.st_dev, now.st_ino) == (before.st_dev, before.st_ino)
+            if is_same and (now.st_size, now.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                raise ValueError(
+                    f"a mapped file was written during the training: {name}; write another one, or train on "
+                    "a copy of the rows (numpy.array)"
+                )

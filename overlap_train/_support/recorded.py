@@ -136,9 +136,12 @@ def _array(array: Any) -> Any:
 
 
 def _attributes(owner: Any, depth: int) -> Any:
-    """Return the plain attributes of a callback, or of an object of a user's class."""
-    values = dict(getattr(owner, "__dict__", {}))
-    return {name: plain(value, depth + 1) for name, value in values.items() if name != "_model"}
+    """Return the plain attributes of a user's object or a callback, without those that Keras hides there."""
+    values, bases = dict(getattr(owner, "__dict__", {})), type(owner).__mro__
+    methods = [each for base in bases if base.__module__.startswith("keras.") for each in vars(base).values()]
+    codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
+    hidden = {name for code in codes for name in code.co_names if name.startswith("_")}
+    return {name: plain(value, depth + 1) for name, value in values.items() if name not in hidden}
 
 
 def _is_users(kind: type) -> bool:
