@@ -3,8 +3,6 @@
 The fixture in `conftest.py` fails any of these tests after which a thread of ours is still running.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 

@@ -1,7 +1,5 @@
 """`routed` and `install`: who calls `keras.Model.fit` trains with `Trainer`, with Keras's numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

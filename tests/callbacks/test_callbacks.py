@@ -1,7 +1,5 @@
 """Contracts C4 and C5: with every stock callback the run is that of `keras.Model.fit`."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

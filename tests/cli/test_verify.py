@@ -1,7 +1,5 @@
 """`overlap-train verify` and `run`: equal programs are called so, planted differences are found and named."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json

@@ -1,7 +1,5 @@
 """What hosts have to agree on, and what is refused because it would depend on one host's clock."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

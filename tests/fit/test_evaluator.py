@@ -3,8 +3,6 @@
 `tests/parallel/test_evaluator.py` has them in processes of their own.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import os

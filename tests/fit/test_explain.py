@@ -1,7 +1,5 @@
 """`Trainer.explain`: what `fit` would do, without a trace in the model."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

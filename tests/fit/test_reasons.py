@@ -1,7 +1,5 @@
 """Why a training waits: reasons of a few kinds, and a fit that fails rather than wait."""
 
-from __future__ import annotations
-
 import pickle
 import re
 

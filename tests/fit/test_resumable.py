@@ -1,7 +1,5 @@
 """A fit that would draw otherwise after a resume, or cannot be stored, is refused or says so at once."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A fit keeps its accounts however it ends, and one that has nothing to train only calls its callbacks."""
 
-from __future__ import annotations
-
 import io
 import sys
 

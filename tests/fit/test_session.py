@@ -1,7 +1,5 @@
 """A fit at its edges: what it says, what it learns from, what fails, and how several hosts stay alike."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """A validation that adds constants to variables, as by drawing seeds, overlaps: that is counted ahead."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

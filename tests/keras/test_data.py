@@ -1,7 +1,5 @@
 """What is given to `fit`, as Keras takes it; each test names what breaks when Keras moves it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A step in parts is the step of the whole batch, and is not taken where that cannot be known."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

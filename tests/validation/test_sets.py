@@ -1,7 +1,5 @@
 """What counts as one set or as several, which of them is validated live, and how many workers they get."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import keras

@@ -1,7 +1,5 @@
 """What `keras.Model.fit` promises besides its numbers: when hooks are called, what `compile` decides."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

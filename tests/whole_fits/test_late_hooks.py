@@ -1,7 +1,5 @@
 """What hooks are called with, in which order, and what they set is as in Keras, in a training ahead too."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

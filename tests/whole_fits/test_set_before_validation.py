@@ -1,7 +1,5 @@
 """What hooks set in Python before the first validation is in its trace, as in Keras, and nothing later."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

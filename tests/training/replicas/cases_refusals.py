@@ -1,7 +1,5 @@
 """What cannot be meant under a strategy is refused at the start, with a message that says what to do."""
 
-from __future__ import annotations
-
 from tests.training.replicas.two_cpus import STRATEGY, on_two  # isort: skip  # before anything starts TensorFlow
 
 import keras
