@@ -194,15 +194,6 @@ def test_a_model_of_keras_2_is_refused_by_name():
         Trainer(kind())
 
 
-def test_a_train_function_of_the_users_own_is_refused_by_name():
-    class Own(keras.Sequential):
-        def make_train_function(self, force=False):
-            self.train_function = lambda iterator: {"loss": 0.0}
-
-    with pytest.raises(ValueError, match="Own makes its train function itself"):
-        Trainer(scaled(Own)).fit(X, Y, verbose=0)
-
-
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.by_default("None-static-whole", "2-static-streamed")
 @pytest.mark.parametrize(

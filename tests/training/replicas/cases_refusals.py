@@ -7,15 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from tests.networks import (
-    CLASSES,
-    FEATURES,
-    Largest,
-    arrays,
-    crossentropy,
-    linear,
-    sequential,
-)
+from tests.networks import CLASSES, FEATURES, Largest, arrays, crossentropy, linear, sequential
 
 
 def refuses(model, message, plan=None, **arguments):
