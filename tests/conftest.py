@@ -1,7 +1,5 @@
 """Shared by all tests: seeds, small data, and a check that no test leaves a thread behind."""
 
-from __future__ import annotations
-
 import gc
 import os
 import re

@@ -6,8 +6,6 @@ batch in four parts). One JSON object goes to standard output, with a hash of we
 for each.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

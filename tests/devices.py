@@ -1,7 +1,5 @@
 """Where the tests' operations run, and how closely results agree there."""
 
-from __future__ import annotations
-
 import functools
 import os
 

@@ -1,7 +1,5 @@
 """A callback that ends a fit as if its process had been killed, for what resumes."""
 
-from __future__ import annotations
-
 import keras
 
 

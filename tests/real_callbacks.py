@@ -1,7 +1,5 @@
 """Callbacks as people write them, which set and read what the models of `real_code.py` keep."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

@@ -1,7 +1,5 @@
 """The scripts of `scripts/clients.sh`, and the page that shows their lines."""
 
-from __future__ import annotations
-
 import ast
 import configparser
 import re

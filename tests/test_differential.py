@@ -5,8 +5,6 @@ of one's own, nested and vector logs, eager steps, `steps_per_execution`. `scrip
 them, the default suite 6. A run that is validated in step must say why.
 """
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

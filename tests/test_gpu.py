@@ -3,8 +3,6 @@
 `scripts/test.sh` hides GPUs unless told otherwise: `CUDA_VISIBLE_DEVICES=0 scripts/test.sh -m gpu`.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

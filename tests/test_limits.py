@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -169,65 +169,48 @@ def watched_fits(directory: Path, environment: dict[str, str]) -> None:
 # Forks
 
 
+def in_a_fork(act: Callable[[], object]) -> None:
+    child = os.fork()
+    if not child:
+        act()
+        os._exit(7)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
 def forks(directory: Path) -> None:
-    """Before a fit and after it."""
-    forked_before()
-    forked_after()
-
-
-def forked_after() -> None:
-    trainer = Trainer(linear())
-    x, y = arrays(64)
-    child = os.fork()
-    if not child:
-        for call in (trainer.fit, trainer.explain, trainer.evaluate):
-            with refused(RuntimeError, "forked from process", 'get_context("spawn")'):
-                call(x, y)
-        with (
-            MultiModelScheduler() as scheduler,
-            refused(RuntimeError, "forked from process", 'get_context("spawn")'),
-        ):
-            scheduler.add("model", trainer.model)
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-
-
-def forked_before() -> None:
-    """A fork of a process that has imported TensorFlow and not used it may train; so does its parent."""
-    child = os.fork()
-    if not child:
-        fit()
-        os._exit(7)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    """A fork of a process that has imported TensorFlow and not used it may train; one after a fit may not."""
+    in_a_fork(fit)
     fit()
+    trainer, words = Trainer(linear()), ("forked from process", 'get_context("spawn")')
+
+    def is_refused() -> None:
+        for call in (trainer.fit, trainer.explain, trainer.evaluate):
+            with refused(RuntimeError, *words):
+                call(*arrays(64))
+        with MultiModelScheduler() as scheduler, refused(RuntimeError, *words):
+            scheduler.add("model", trainer.model)
+
+    in_a_fork(is_refused)
 
 
 # Surroundings
 
 
-def beside_an_event_loop() -> dict[str, list[float]]:
-    """In a thread of a program whose main one runs a loop."""
-
-    async def cell() -> dict[str, list[float]]:
-        return await asyncio.to_thread(fit)
-
-    return asyncio.run(cell())
-
-
-def in_an_event_loop() -> dict[str, list[float]]:
+async def in_an_event_loop() -> dict[str, list[float]]:
     """As in a cell of a notebook, whose main thread runs a loop."""
+    return fit()
 
-    async def cell() -> dict[str, list[float]]:
-        return fit()
 
-    return asyncio.run(cell())
+async def beside_an_event_loop() -> dict[str, list[float]]:
+    """In a thread of a program whose main one runs a loop."""
+    return await asyncio.to_thread(fit)
 
 
 def threads_and_loops(directory: Path) -> None:
     few_threads()
     warnings.simplefilter("error", RuntimeWarning)
     for surrounding in (in_an_event_loop, beside_an_event_loop):
-        assert_same_history(surrounding(), usual())
+        assert_same_history(asyncio.run(surrounding()), usual())
         require_no_thread()
 
 

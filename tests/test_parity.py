@@ -1,7 +1,5 @@
 """Contract C2: the numbers are those of `keras.Model.fit`, whatever the workers, the model and the data."""
 
-from __future__ import annotations
-
 import itertools
 
 import keras

@@ -1,7 +1,5 @@
 """The public names: there, documented, typed, and no heavier to import than they must be."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

@@ -1,7 +1,5 @@
 """Code that people really write equals Keras at every lag: state outside the model, odd logs, eager steps."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

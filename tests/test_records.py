@@ -1,7 +1,5 @@
 """What records say of themselves."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlap_train.records import (

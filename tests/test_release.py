@@ -1,7 +1,5 @@
 """What a release says of itself: a changelog of this version, and a description whose links lead to it."""
 
-from __future__ import annotations
-
 import configparser
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The house: who may import whom, how high it is, and what a function may ask for."""
 
-from __future__ import annotations
-
 import ast
 
 import pytest

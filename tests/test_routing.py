@@ -1,7 +1,5 @@
 """`routed` and `install`: who calls `keras.Model.fit` trains with `Trainer`, with Keras's numbers."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect
@@ -351,7 +349,7 @@ def test_what_keras_cannot_do_is_not_left_to_keras(name):
     with routed(validation=policy) as routing:
         sequential().fit(X, Y, **ARGUMENTS)
         trainer = routing.trainer
-        with pytest.raises(ValueError, match="makes its train function itself"):
+        with pytest.raises(ValueError, match="OwnTrainFunction makes its train function itself"):
             model.fit(X, Y, epochs=1, verbose=0)
         assert routing.trainer is trainer, "at the end of the block, a fit has come through"
     assert model.optimizer.iterations == 0

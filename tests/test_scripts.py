@@ -1,7 +1,5 @@
 """The scripts are bash, can be run, say what they do, and are those that CONTRIBUTING names."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Contract C1: a snapshot is taken without a copy, nothing changes it afterwards, it can be restored."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

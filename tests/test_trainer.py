@@ -1,7 +1,5 @@
 """`Trainer`: what it is given, what it tells, and models that bring a `fit` of their own."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 

@@ -1,7 +1,5 @@
 """Fixtures of the tests of callbacks."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 

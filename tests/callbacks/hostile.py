@@ -1,7 +1,5 @@
 """Hooks that change the training along a way that is easily overlooked."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import io

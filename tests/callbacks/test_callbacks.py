@@ -1,16 +1,14 @@
 """Contracts C4 and C5: with every stock callback the run is that of `keras.Model.fit`."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
 
 from overlap_train import Trainer, ValidationPolicy
 from tests.differential import assert_same_run, run_keras, run_ours
-from tests.networks import VALIDATION_ROWS, arrays, assert_alike, sequential
+from tests.networks import VALIDATION_ROWS, arrays, sequential
 from tests.pools import pooled
-from tests.whole_fits.comparing import AtEpoch, halves, in_turn
+from tests.whole_fits.comparing import AtEpoch, halves
 
 kc = keras.callbacks
 
@@ -103,64 +101,6 @@ def test_stock_callbacks_do_what_they_do_under_keras(name, max_lag, tmp_path):
     policy = ValidationPolicy(workers=2, max_lag=max_lag, overlap="always")
     actual, _ = run_ours(ours, STOCK[name], tmp_path / "ours", data, policy, **arguments)
     assert_same_run(actual, expected)
-
-
-class Listener(kc.Callback):
-    """Notes every event with its numbers."""
-
-    def __init__(self, *hooks):
-        super().__init__()
-        self.events = []
-        for hook in hooks:
-            setattr(self, hook, self._note(hook))
-
-    def _note(self, hook):
-        def note(*args, logs=None):
-            if args and isinstance(args[-1], dict):
-                *args, logs = args
-            iterations = int(self.model.optimizer.iterations.numpy())
-            weights = float(sum(np.abs(w).sum() for w in self.model.get_weights()))
-            self.events.append((hook, *args, iterations, weights, dict(logs or {})))
-
-        return note
-
-
-EPOCH_HOOKS = ("on_train_begin", "on_epoch_end", "on_test_begin", "on_test_end", "on_train_end")
-BATCH_HOOKS = ("on_epoch_begin", "on_train_batch_begin", "on_train_batch_end")
-TEST_BATCH_HOOKS = ("on_test_batch_begin", "on_test_batch_end")
-
-
-@pytest.mark.parametrize(
-    "hooks",
-    [EPOCH_HOOKS, EPOCH_HOOKS + TEST_BATCH_HOOKS, EPOCH_HOOKS + BATCH_HOOKS + TEST_BATCH_HOOKS],
-    ids=["epochs", "validation batches", "everything"],
-)
-@pytest.mark.by_default("everything")
-def test_a_callback_sees_the_events_and_numbers_of_keras(hooks):
-    x, y = arrays(70)
-    arguments = dict(epochs=3, batch_size=16, validation_data=arrays(40, 1), verbose=0)
-
-    def run(trained):
-        listener = Listener(*hooks)
-        trained.fit(x, y, callbacks=[listener], **arguments)
-        return listener.events
-
-    expected, actual, _ = in_turn(run, pooled(sequential), ValidationPolicy())
-    assert_alike(actual, expected)
-    weights = [[event[-2] for event in events] for events in (actual, expected)]
-    np.testing.assert_allclose(*weights, rtol=1e-6)
-
-
-@pytest.mark.nightly
-def test_a_loss_that_is_no_longer_finite_ends_the_training_at_the_same_step(tmp_path):
-    x, y = arrays(120)
-    x[70, 0] = np.inf  # all of them infinite would cancel to NaN, which relu turns into 0
-    arguments = dict(epochs=3, batch_size=8, shuffle=False, validation_data=arrays(40, 1))
-    expected = run_keras(pooled(sequential), STOCK["nan"], tmp_path, (x, y), **arguments)
-    actual, trainer = run_ours(sequential, STOCK["nan"], tmp_path, (x, y), ValidationPolicy(), **arguments)
-    assert_same_run(actual, expected)
-    assert trainer.ended == "stopped"
-    assert int(actual.model.optimizer.iterations) == 9
 
 
 def test_a_stop_of_the_last_but_one_epoch_undoes_the_last_one():

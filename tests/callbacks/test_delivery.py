@@ -1,7 +1,5 @@
 """Contracts C4 and C5: callbacks see the model as it was, and what they change leads back to it."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

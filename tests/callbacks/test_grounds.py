@@ -1,7 +1,5 @@
 """Callbacks that are changed while they train: by themselves or by others, in a class, a list or a global."""
 
-from __future__ import annotations
-
 import types
 
 import keras

@@ -1,7 +1,5 @@
 """Which callbacks let the training group steps and run ahead: Keras's, people's and those of libraries."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import types

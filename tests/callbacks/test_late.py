@@ -1,7 +1,5 @@
 """Hooks inside an epoch are called late, in the order of Keras, while the training runs ahead."""
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -1,7 +1,5 @@
 """CSV logs: a resumed run writes each row once, and a log of another training stays whole."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Callbacks' state: a callback that is put back goes on as if nothing had happened since."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 

@@ -1,7 +1,5 @@
 """What data holds in Python is taken and put back."""
 
-from __future__ import annotations
-
 import random
 
 import keras

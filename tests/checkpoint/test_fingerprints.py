@@ -1,7 +1,5 @@
 """Trainings are told apart by data, variables and history, and settings that differ are named."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """A directory of checkpoints is locked, written atomically and read newest first."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

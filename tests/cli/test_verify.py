@@ -1,7 +1,5 @@
 """`overlap-train verify` and `run`: equal programs are called so, planted differences are found and named."""
 
-from __future__ import annotations
-
 import contextlib
 import gzip
 import json
@@ -107,6 +105,9 @@ def test_a_fit_is_shortened_for_both(tmp_path):
     assert runs[0].calls[0]["result"].keys() == runs[1].calls[0]["result"].keys()
 
 
+EQUAL = {"loss": math.nan, "array": np.float32([math.nan, 1]), "text": "1.5 s", "more": [1, None]}
+
+
 @pytest.mark.parametrize(
     ("first", "second", "size"),
     [
@@ -123,18 +124,13 @@ def test_a_fit_is_shortened_for_both(tmp_path):
         ({"array": np.float32([1, 2])}, {"array": np.float32([1, 2.5])}, pytest.approx(0.2)),
         ({"array": np.float32([1, 2])}, {"array": np.float32([1])}, math.inf),
         ({"array": np.int32([1, 2])}, {"array": np.int32([1, 3])}, math.inf),
+        (EQUAL, dict(EQUAL), None),
     ],
 )
 def test_a_difference_has_the_size_of_its_kind(tmp_path, first, second, size):
     runs = (Run(tmp_path, [], None, [], content, "") for content in (first, second))
     found = list(differences(*runs))
-    assert [difference.size for difference in found] == [size]
-
-
-def test_equal_values_are_none():
-    content = {"loss": math.nan, "array": np.float32([math.nan, 1]), "text": "1.5 s", "more": [1, None]}
-    runs = (Run(Path(), [], None, [], dict(content), "") for _ in range(2))
-    assert list(differences(*runs)) == []
+    assert [difference.size for difference in found] == ([] if size is None else [size])
 
 
 @pytest.mark.nightly

@@ -1,7 +1,5 @@
 """Fixtures of the convolution's tests."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The build: found compiler, key, cache; once, the user's alone, and never waited for in vain."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import os

@@ -1,7 +1,5 @@
 """In processes of their own: two replicas, and idle threads that help with one intra-op thread."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Fixtures of the tests of copies."""
 
-from __future__ import annotations
-
 from tests.callbacks.conftest import model
 
 __all__ = ["model"]

@@ -1,7 +1,5 @@
 """Values that callbacks may keep, and their way through a checkpoint, for the tests of this folder."""
 
-from __future__ import annotations
-
 import collections
 import json
 

@@ -1,7 +1,5 @@
 """What is plain is copied and put back; what is not says so, and whether anything is lost by that."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import datetime

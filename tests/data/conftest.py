@@ -1,7 +1,5 @@
 """Shared by the tests of data."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

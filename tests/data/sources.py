@@ -1,7 +1,5 @@
 """Training and validation data of a few rows, for the tests of this folder."""
 
-from __future__ import annotations
-
 import numpy as np
 import tensorflow as tf
 

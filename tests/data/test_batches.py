@@ -1,7 +1,5 @@
 """A batch is drawn as `next` would, without an error at the end, and prepared by the user's function."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

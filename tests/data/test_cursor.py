@@ -1,7 +1,5 @@
 """The cursor makes new passes exactly when `keras.Model.fit` makes them, and goes back to where it was."""
 
-from __future__ import annotations
-
 import pytest
 
 from overlap_train._data.cursor import Cursor

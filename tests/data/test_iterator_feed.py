@@ -1,7 +1,5 @@
 """Training data comes in Keras's order, and a pass is made again where its seeds tell all."""
 
-from __future__ import annotations
-
 import itertools
 
 import keras

@@ -1,7 +1,5 @@
 """What a pass depends on: seeds, variables and the state of Python, noted, stored and put back."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """What the functions of a pipeline draw from: datasets that they have captured, and Python."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

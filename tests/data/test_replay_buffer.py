@@ -1,7 +1,5 @@
 """Batches that cannot be drawn again come again after a rollback, and no others are lost."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

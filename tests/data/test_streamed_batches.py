@@ -1,7 +1,5 @@
 """Batches that are drawn anew are shared by all workers, and the user's data is told of each pass."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import itertools
 import threading

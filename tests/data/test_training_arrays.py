@@ -1,7 +1,5 @@
 """Training arrays: held as they are, lent where they can be, and taken in Keras's order."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Validation data: read when it is due, divided, and kept, or drawn anew where another pass may differ."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import itertools
 import threading

@@ -1,7 +1,5 @@
 """The page of what a fit prints shows what it does print, in each of six places."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.docs.captures import PAGE, PLACES, capture, missing, sections, shape

@@ -1,7 +1,5 @@
 """The prose linter finds what it is for, and nothing in the documentation."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 

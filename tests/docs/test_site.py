@@ -1,7 +1,5 @@
 """The site builds strictly, documents every public name, and shows itself without an error."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Each example opens with its run command and runs, shrunk: it leaves the files that it names."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Batches that Python makes, and fits with Keras and with us that must agree."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

@@ -1,7 +1,5 @@
 """What hosts have to agree on, and what is refused because it would depend on one host's clock."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf
@@ -117,10 +115,3 @@ def test_functions_are_compared_by_their_names():
     assert agreed(*(asked(policy=policy) for policy in policies)) == [None, None]
     for error in agreed(asked(policy=policies[0]), asked()):
         assert "host 1 has another list of evaluation functions than the chief" in str(error)
-
-
-def test_a_batch_smaller_than_the_replicas_is_refused_on_one_host_too():
-    request, replicas = asked(batch_size=2)
-    replicas.count = 3
-    with pytest.raises(ValueError, match="batch_size is 2, and 3 replicas are to share each batch"):
-        agree_to_start(request, replicas, ())

@@ -1,7 +1,5 @@
 """What a fit consists of is built as it was asked for, and built again without what it keeps all along."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 

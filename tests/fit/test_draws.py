@@ -1,7 +1,5 @@
 """Who draws first gets the first number: the training, its validation and its callbacks, as under Keras."""
 
-from __future__ import annotations
-
 import contextlib
 import types
 

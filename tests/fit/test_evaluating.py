@@ -1,7 +1,5 @@
 """Callbacks in a list that is Keras's own, and the line that an evaluation prints."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import re

@@ -1,7 +1,5 @@
 """`Trainer.explain`: what `fit` would do, without a trace in the model."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -26,21 +24,18 @@ class Everything(keras.callbacks.Callback):
 
 def test_nothing_is_trained_and_nobody_is_told(tmp_path):
     model, callback = plain_model(), Everything()
+    rows, board = Rows(X[:16], Y[:16]), keras.callbacks.TensorBoard(str(tmp_path / "board"))
     weights = [w.copy() for w in model.get_weights()]
-    trainer = Trainer(model)
-    explanation = trainer.explain(
-        X,
-        Y,
-        epochs=5,
-        validation_data=VALIDATION,
-        callbacks=[callback],
-        resume=CheckpointPolicy(directory=tmp_path / "c"),
-    )
+    trainer, resume = Trainer(model), CheckpointPolicy(directory=tmp_path / "c")
+    trainer.explain(rows, validation_data=VALIDATION, callbacks=[board])
+    assert (rows.told, board.model) == ([], None)
+    given = {"validation_data": VALIDATION, "callbacks": [callback], "resume": resume}
+    explanation = trainer.explain(X, Y, epochs=5, **given)
     assert explanation.overlaps
     assert explanation.in_step is None
     assert explanation.steps_per_epoch == 7
     assert not callback.called
-    assert not (tmp_path / "c").exists()
+    assert not list(tmp_path.iterdir())
     for before, after in zip(weights, model.get_weights(), strict=True):
         np.testing.assert_array_equal(before, after)
     assert trainer.ended is None
@@ -61,14 +56,6 @@ def test_a_shuffle_draws_what_it_would_have_drawn(validates):
             assert explanation.overlaps
         firsts.append(next(iter(rows))[0].numpy())
     np.testing.assert_array_equal(*firsts)
-
-
-def test_neither_data_nor_callbacks_are_told(tmp_path):
-    rows, board = Rows(X[:16], Y[:16]), keras.callbacks.TensorBoard(str(tmp_path / "board"))
-    Trainer(pools.sequential()).explain(rows, validation_data=VALIDATION, callbacks=[board])
-    assert rows.told == []
-    assert board.model is None
-    assert not (tmp_path / "board").exists()
 
 
 @pytest.mark.by_default("True-0")

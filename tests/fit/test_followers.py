@@ -1,7 +1,5 @@
 """What the chief's callbacks do reaches the other hosts, and theirs do nothing of their own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

@@ -1,7 +1,5 @@
 """Running ahead waits where cores are busy, where it does not pay, and where it is rolled back too often."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import keras

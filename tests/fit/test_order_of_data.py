@@ -1,7 +1,5 @@
 """What the Python of the training and of the validation data share is used in the order of Keras."""
 
-from __future__ import annotations
-
 import itertools
 
 import keras

@@ -1,7 +1,5 @@
 """Why a training waits: reasons of a few kinds, and a fit that fails rather than wait."""
 
-from __future__ import annotations
-
 import pickle
 import re
 
@@ -16,6 +14,7 @@ from overlap_train.errors import OverlapError
 from tests.networks import arrays, linear, sequential
 from tests.rooms import ROOT
 from tests.whole_fits.comparing import Rows, X, Y, assert_as_keras, slices
+from tests.whole_fits.test_late_hooks import Scaled
 
 VALIDATION = arrays(40, 1)
 REQUIRE = ValidationPolicy(overlap="require", workers=1)
@@ -75,13 +74,6 @@ def test_all_reasons_are_raised_before_anything_is_called_or_drawn(resumes, tmp_
     assert (acts.called, drawn) == ([], [])
     assert all(map(np.array_equal, before, model.get_weights()))
     assert pickle.loads(pickle.dumps(raised.value)).reasons == raised.value.reasons
-
-
-class Scaled(keras.layers.Layer):
-    scale = 1.0
-
-    def call(self, x):
-        return x * self.scale
 
 
 class SetsFirst(keras.callbacks.Callback):

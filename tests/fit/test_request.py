@@ -1,7 +1,5 @@
 """A call of `fit` is checked and understood before anything starts."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """A fit that would draw otherwise after a resume, or cannot be stored, is refused or says so at once."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ from tests.networks import linear
 from tests.parallel.together import ThreadHost
 from tests.pools import sequential
 from tests.whole_fits.comparing import VALIDATION, X, Y, counted, noisy, slices
+from tests.whole_fits.test_own_methods import PassesOn
 
 
 def held():
@@ -96,13 +95,8 @@ def test_a_variable_of_text_is_refused_before_anything_is_trained(make, tmp_path
     Trainer(model).fit(data, verbose=0)
 
 
-class Evaluates(keras.Sequential):
-    def evaluate(self, *args, **kwargs):
-        return super().evaluate(*args, **kwargs)
-
-
 def evaluating():
-    return linear(kind=Evaluates)
+    return linear(kind=PassesOn)
 
 
 def one_generator_of_two_caches():

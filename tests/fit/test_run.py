@@ -1,7 +1,5 @@
 """A fit keeps its accounts however it ends, and one that has nothing to train only calls its callbacks."""
 
-from __future__ import annotations
-
 import io
 import sys
 
@@ -103,14 +101,3 @@ def test_a_host_that_has_gone_is_told_from_other_failures(kind):
         module._NamingLostHosts(ThreadHost(0, [None, None], None)),
     ):
         raise other
-
-
-def test_an_evaluation_leaves_the_model_and_its_history_alone():
-    model = pools.sequential()
-    Trainer(model).fit(*networks.arrays(), batch_size=32, epochs=1, verbose=0)
-    history, weights = model.history, model.get_weights()
-    logs = Trainer(model).evaluate(*networks.arrays(40, 1), return_dict=True, verbose=0)
-    assert logs.keys() == {"loss", "accuracy"}
-    assert model.history is history
-    for before, after in zip(weights, model.get_weights(), strict=True):
-        assert (before == after).all()

@@ -1,7 +1,5 @@
 """A step is traced once for its model, with the operations that the plan and the machine allow."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

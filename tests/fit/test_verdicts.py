@@ -1,7 +1,5 @@
 """Beside which callbacks a training runs ahead: on arrays, and on data that Python makes."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 

@@ -1,7 +1,5 @@
 """`Trainer.verify`: equal fits are called so, others are told apart, and nothing is left changed."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """Gigabytes in pieces: what comes twice, damaged, mixed, late, or from a run that was cut off."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import struct

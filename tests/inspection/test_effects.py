@@ -1,7 +1,5 @@
 """What a step does besides is found, named with its place, given a remedy; stock steps do nothing such."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

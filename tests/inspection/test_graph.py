@@ -1,7 +1,5 @@
 """The names of TensorFlow's on which the inspection leans; each test says what broke if one moves."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """A trace names what a function reads and writes, and runs on other variables in their place."""
 
-from __future__ import annotations
-
 import threading
 
 import keras

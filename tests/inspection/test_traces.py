@@ -1,7 +1,5 @@
 """Traces that are kept: a fit traces once, and again only where Keras would."""
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """What is given to `fit`, as Keras takes it; each test names what breaks when Keras moves it."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -10,6 +8,7 @@ import tensorflow as tf
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._keras import data as keras_data
 from tests.networks import arrays, assert_same_history, assert_same_weights, sequential
+from tests.whole_fits.comparing import Rows
 
 X, Y = arrays(20)
 
@@ -18,22 +17,12 @@ def dataset():
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(4)
 
 
-class Rows(keras.utils.PyDataset):
-    length = 5
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        return X[index * 4 : index * 4 + 4], Y[index * 4 : index * 4 + 4]
-
-
 def test_a_dataset_that_grows_is_counted_anew():
     """DataAdapter.num_batches asks the user's data each time, as Keras does in each epoch."""
-    rows = Rows()
+    rows = Rows(X, Y, 4)
     pipeline = keras_data.recognize(rows)
     assert pipeline.num_batches == 5
-    rows.length = 3
+    rows.x = X[:12]
     assert pipeline.num_batches == 3
 
 

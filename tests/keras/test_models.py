@@ -1,7 +1,5 @@
 """What a model is: whose its methods are, its layers, and what its graph does."""
 
-from __future__ import annotations
-
 import functools
 from unittest import mock
 

@@ -1,7 +1,5 @@
 """Calls of Keras's methods go to whoever has routed them, on his thread, and to Keras after that."""
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 
 import keras

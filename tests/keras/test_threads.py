@@ -1,7 +1,5 @@
 """What a thread takes over from another, and the process in which TensorFlow cannot run."""
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -1,7 +1,5 @@
 """What is raised shows the user's lines; Keras's own `fit` is the measure."""
 
-from __future__ import annotations
-
 import gc
 import traceback
 import weakref

@@ -1,7 +1,5 @@
 """`configure(deterministic=True)`: the same bits, whatever runs at the same time."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

@@ -1,7 +1,5 @@
 """What a user may say refuses what cannot be meant, saying what came and what was expected."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

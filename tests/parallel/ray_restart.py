@@ -6,8 +6,6 @@ With a number of kills one of them is killed so often instead, at moments that t
 history of the training, and in how many runs of the workers it was made.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

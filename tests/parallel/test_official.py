@@ -1,7 +1,5 @@
 """Programs of TensorFlow and Keras for several workers and replicas, with `Trainer(model).fit`."""
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """A pytest plugin, `-p tests.simulation.planting`: plants the fault that OVERLAP_TRAIN_FAULT names."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """What counts as a value of a kind and a number, and how it is printed and sent."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -1,7 +1,5 @@
 """Where caches lie, and under which conditions a measured time still counts."""
 
-from __future__ import annotations
-
 import builtins
 import io
 import platform

@@ -1,7 +1,5 @@
 """Files are opened with care, replaced whole and locked between processes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -1,7 +1,5 @@
 """Arguments of `fit` and `evaluate` are checked, and refusals are known as such."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

@@ -1,7 +1,5 @@
 """Names are loaded late, and what is missing is named with what to install or set."""
 
-from __future__ import annotations
-
 import sys
 import types
 

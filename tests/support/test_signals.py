@@ -1,7 +1,5 @@
 """Signals are heard whatever the main thread does, and handlers are put back in forks."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal

@@ -1,7 +1,5 @@
 """A thread leaves nothing of TensorFlow's behind, and a `with` statement nothing open."""
 
-from __future__ import annotations
-
 import gc
 import threading
 

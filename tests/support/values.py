@@ -1,7 +1,5 @@
 """Values that no check takes and nothing can print."""
 
-from __future__ import annotations
-
 
 class Unprintable:
     """Raises whatever it is asked."""

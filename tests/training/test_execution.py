@@ -1,7 +1,5 @@
 """Each plan trains as Keras does, and a second fit does not trace again."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 

@@ -1,7 +1,5 @@
 """Loops make the steps asked for in one call, and the pace sizes the calls by time."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

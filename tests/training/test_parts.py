@@ -1,7 +1,5 @@
 """Parts of a batch draw and put together what the whole batch would have."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 

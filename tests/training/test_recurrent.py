@@ -1,7 +1,5 @@
 """LSTM and GRU on passes of their own are those of Keras."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

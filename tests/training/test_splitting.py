@@ -1,7 +1,5 @@
 """A step in parts is the step of the whole batch, and is not taken where that cannot be known."""
 
-from __future__ import annotations
-
 import functools
 
 import keras
@@ -13,6 +11,7 @@ from overlap_train import ExecutionPlan, Trainer
 from overlap_train._training import splitting
 from overlap_train._training.splitting import find_obstacle
 from tests import networks
+from tests.test_parity import OwnLogs
 
 
 def spec_of(*arrays):
@@ -94,15 +93,9 @@ def test_what_may_mix_rows_or_has_state_is_an_obstacle(layer, says):
 
 
 def test_own_train_step_is_an_obstacle():
-    class Own(keras.Sequential):
-        def train_step(self, data):
-            return super().train_step(data)
-
-    model = Own([keras.Input((12,)), keras.layers.Dense(networks.CLASSES)])
-    model.compile("sgd", networks.crossentropy())
-    x, y = networks.arrays()
+    trainer = Trainer(networks.linear(kind=OwnLogs), execution=ExecutionPlan(batch_splits=2))
     with pytest.raises(ValueError, match=r"batch_splits=2 is not possible.*train_step"):
-        Trainer(model, execution=ExecutionPlan(batch_splits=2)).fit(x, y, verbose=0)
+        trainer.fit(*networks.arrays(), verbose=0)
 
 
 def test_looking_for_obstacles_changes_nothing():

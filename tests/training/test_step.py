@@ -1,7 +1,5 @@
 """A step is traced without being run; that builds what is not built yet, and serves every loop."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

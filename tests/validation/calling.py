@@ -1,7 +1,5 @@
 """A fit with evaluation functions, and what a callback of Keras's would have got from calling them."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 

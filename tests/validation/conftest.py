@@ -1,7 +1,5 @@
 """Shared by the tests of validation."""
 
-from __future__ import annotations
-
 import weakref
 
 import pytest

@@ -1,7 +1,5 @@
 """A model that counts its calls: a validation of it changes it, so that it is validated live."""
 
-from __future__ import annotations
-
 import keras
 
 from tests.networks import linear

@@ -1,7 +1,5 @@
 """A snapshot is evaluated as `keras.Model.evaluate` would, in any parts, without touching the model."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Evaluation functions beside the training: what they get, when they run, and what may go wrong in them."""
 
-from __future__ import annotations
-
 import threading
 
 import keras

@@ -1,7 +1,5 @@
 """Validation on the model itself: what Keras leaves in it, and what callbacks hear between the batches."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Which metrics add up over the parts of a set."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

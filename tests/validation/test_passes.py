@@ -1,7 +1,5 @@
 """Passes over validation data are counted, and made again elsewhere."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """The pool runs no more jobs than it was told, in order, passes failures on, keeps nothing alive and ends."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Copies of a model for evaluation functions, with the attributes of their epoch; a clone in their place."""
 
-from __future__ import annotations
-
 import threading
 
 import keras

@@ -1,7 +1,5 @@
 """The runner gives each worker its part and puts the parts together again."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

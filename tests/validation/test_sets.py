@@ -1,7 +1,5 @@
 """What counts as one set or as several, which of them is validated live, and how many workers they get."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import keras
@@ -13,6 +11,7 @@ from overlap_train._validation.sets import SetRequest, prepare_sets
 from overlap_train._validation.validation_sources import ValidationSources, named_sets
 from tests.networks import arrays, linear
 from tests.pools import sequential
+from tests.whole_fits.test_own_methods import OwnTestFunction, PassesOn
 
 X, Y = arrays(40)
 
@@ -36,16 +35,6 @@ def test_sets_of_the_same_kind_share_a_trace():
     assert first.step is second.step
 
 
-class OwnEvaluate(keras.Sequential):
-    def evaluate(self, *arguments, **options):
-        return super().evaluate(*arguments, **options)
-
-
-class OwnTestFunction(keras.Sequential):
-    def make_test_function(self, force=False):
-        return super().make_test_function(force)
-
-
 class SetsWeights(keras.callbacks.Callback):
     def on_test_batch_end(self, batch, logs=None):
         self.model.set_weights(self.model.get_weights())
@@ -58,7 +47,7 @@ SCALE = tf.Variable(2.0, name="scale")
     ("kind", "options", "identifier", "cause"),
     [
         (OwnTestFunction, {}, "model-evaluates", "OwnTestFunction makes its test function itself"),
-        (OwnEvaluate, {}, "model-evaluates", "OwnEvaluate has an evaluate of its own"),
+        (PassesOn, {}, "model-evaluates", "PassesOn has an evaluate of its own"),
         (keras.Sequential, {"run_eagerly": True}, "model-eager", "eagerly"),
         (keras.Sequential, {"callbacks": [SetsWeights()]}, "callback-validates", "between its batches"),
         (keras.Sequential, {"preprocessed": SCALE}, "data-follows", "what no pass holds (scale)"),
@@ -99,18 +88,3 @@ def test_data_alone_is_one_set_without_a_name(data):
     assert chosen[0] == ""
     assert chosen[1] == dataclasses.replace(DEFAULT, data=chosen[1].data)
     assert chosen[1].data is data
-
-
-@pytest.mark.parametrize(
-    ("data", "error", "message"),
-    [
-        ({}, ValueError, "validation_data is an empty dict"),
-        ({3: (X, Y)}, TypeError, "names of validation sets must be strings; got 3"),
-        ({"": (X, Y)}, ValueError, "must not be empty"),
-        ({"a": (X, Y), "b": None}, TypeError, r"validation_data\['b'\] is None; leave this set out"),
-        ({"a": ValidationSet(data=None)}, TypeError, r"validation_data\['a'\] is None"),
-    ],
-)
-def test_sets_that_cannot_be_meant_are_refused_by_name(data, error, message):
-    with pytest.raises(error, match=message):
-        named_sets(data, DEFAULT)

@@ -1,7 +1,5 @@
 """A suite starts the sets whose turn it is, waits within bounds, merges them and says what failed."""
 
-from __future__ import annotations
-
 from concurrent.futures import Future
 
 import keras

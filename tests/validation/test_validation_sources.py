@@ -1,7 +1,5 @@
 """Validation data is read when Keras reads it: behind the training of the first epoch that is validated."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import tempfile

@@ -1,7 +1,5 @@
 """A validation step is traced once; what cannot be evaluated by the trace, or no longer, is told."""
 
-from __future__ import annotations
-
 import re
 
 import keras

@@ -4,8 +4,6 @@ A run is a function of a `keras.Model` or of a `Trainer`, which both have `fit` 
 data and its callbacks anew each time.
 """
 
-from __future__ import annotations
-
 import keras
 import pytest
 import tensorflow as tf

@@ -1,7 +1,5 @@
 """Training data that Hugging Face and Grain make, by name; empty of a library that is not installed."""
 
-from __future__ import annotations
-
 import importlib.util
 
 import numpy as np

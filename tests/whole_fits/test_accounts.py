@@ -1,7 +1,5 @@
 """The account of a fit adds up to what the call took, and its sentence is true, however the fit ends."""
 
-from __future__ import annotations
-
 import functools
 import signal
 import time

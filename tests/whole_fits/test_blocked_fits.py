@@ -1,7 +1,5 @@
 """A fit that waits for ever is ended by signals, whatever it waits for, and its validation by `timeout_s`."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import subprocess

@@ -6,8 +6,6 @@ Keras only prefetches, so that it depends on time whether a short pass gets to t
 enough.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What `keras.Model.fit` promises besides its numbers: when hooks are called, what `compile` decides."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
@@ -194,15 +192,6 @@ def test_a_model_of_keras_2_is_refused_by_name():
     kind = type("Model", (), {"__module__": "tf_keras.src.engine.training"})
     with pytest.raises(TypeError, match="tf_keras, that is Keras 2"):
         Trainer(kind())
-
-
-def test_a_train_function_of_the_users_own_is_refused_by_name():
-    class Own(keras.Sequential):
-        def make_train_function(self, force=False):
-            self.train_function = lambda iterator: {"loss": 0.0}
-
-    with pytest.raises(ValueError, match="Own makes its train function itself"):
-        Trainer(scaled(Own)).fit(X, Y, verbose=0)
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")

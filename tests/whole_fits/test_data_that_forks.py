@@ -3,8 +3,6 @@
 Each fit runs in a process of its own, in which a hang ends with the stacks of all threads.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

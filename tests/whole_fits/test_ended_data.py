@@ -1,7 +1,5 @@
 """Hooks end the batches of a validation by StopIteration or `stop_evaluating`, as in Keras; none an epoch."""
 
-from __future__ import annotations
-
 import functools
 import signal
 import warnings

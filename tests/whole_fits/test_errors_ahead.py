@@ -4,8 +4,6 @@ Under Keras the earlier epoch has been delivered by then. A callback that ended 
 prevented the error.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import keras

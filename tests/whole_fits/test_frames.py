@@ -1,7 +1,5 @@
 """DataFrames and Series of pandas are data as under Keras: overlapped, rolled back, resumed like arrays."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

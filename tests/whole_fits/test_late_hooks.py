@@ -1,7 +1,5 @@
 """What hooks are called with, in which order, and what they set is as in Keras, in a training ahead too."""
 
-from __future__ import annotations
-
 import functools
 
 import keras
@@ -139,20 +137,44 @@ def noting(*hooks):
     return notes
 
 
-def notes_of(trained, hooks=HOOKS, **more):
-    """Return what some hooks of a fit are given."""
-    notes = noting(*hooks)
+def looking(*hooks):
+    """Return a callback that notes, besides, the steps and the weights of the model that it sees."""
+
+    def look(self, hook):
+        weights = float(sum(np.abs(weight).sum() for weight in self.model.get_weights()))
+        self.calls.append((hook, int(self.model.optimizer.iterations), weights))
+
+    looks = noting(*hooks)
+    for hook in hooks:
+        note = getattr(looks, hook)
+        setattr(looks, hook, lambda *a, hook=hook, note=note, **k: (note(*a, **k), look(looks, hook)))
+    return looks
+
+
+def notes_of(trained, hooks=HOOKS, make=noting, **more):
+    """Return what some hooks of a fit are given, and what they see."""
+    notes = make(*hooks)
     trained.fit(X, Y, callbacks=[notes], **(ARGUMENTS | more))
     assert {call[0] for call in notes.calls} == set(hooks)
     return notes.calls
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize(
-    "hooks", [HOOKS, TRAINING, ["on_batch_begin", "on_batch_end"]], ids=["all", "training", "batches"]
-)
-def test_every_hook_of_a_fit_is_given_what_keras_gives(hooks):
-    assert_as_keras(functools.partial(notes_of, hooks=hooks), IN_STEP, AHEAD)
+OF_EPOCHS = ["on_train_begin", "on_epoch_end", "on_test_begin", "on_test_end", "on_train_end"]
+SOME = {
+    "all": HOOKS,
+    "training": TRAINING,
+    "batches": ["on_batch_begin", "on_batch_end"],
+    "epochs": OF_EPOCHS,
+    "validation batches": [*OF_EPOCHS, *HOOKS[-2:]],
+}
+
+
+@pytest.mark.parametrize("make", [noting, looking])
+@pytest.mark.parametrize("hooks", SOME.values(), ids=SOME)
+@pytest.mark.by_default("all-looking")
+def test_every_hook_of_a_fit_is_given_and_sees_what_keras_gives(hooks, make):
+    rtol = 1e-6 if make is looking else 1e-5
+    assert_as_keras(functools.partial(notes_of, hooks=hooks, make=make), IN_STEP, AHEAD, rtol=rtol)
 
 
 @pytest.mark.parametrize("run_eagerly", [False, True])

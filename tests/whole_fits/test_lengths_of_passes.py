@@ -3,8 +3,6 @@
 A validation without a batch gives no `val_` values, and the training goes on.
 """
 
-from __future__ import annotations
-
 import functools
 import warnings
 

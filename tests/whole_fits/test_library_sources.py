@@ -1,7 +1,5 @@
 """Hugging Face's and Grain's data overlaps, rolls back and resumes as arrays do."""
 
-from __future__ import annotations
-
 import random
 
 import keras

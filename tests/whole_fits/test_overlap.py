@@ -3,8 +3,6 @@
 The validation is held up by an event that a later training step sets, so an overlap does not depend on luck.
 """
 
-from __future__ import annotations
-
 import gc
 import threading
 import weakref

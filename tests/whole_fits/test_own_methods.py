@@ -1,7 +1,5 @@
 """A `fit` or an `evaluate` that is not Keras's: what only a `Trainer` does reaches it, or is refused."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import keras

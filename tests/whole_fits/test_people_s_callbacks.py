@@ -1,7 +1,5 @@
 """Callbacks as people write them see what they see under Keras, and change what they change there."""
 
-from __future__ import annotations
-
 import random
 import re
 

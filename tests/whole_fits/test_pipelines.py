@@ -1,7 +1,5 @@
 """Pipelines whose functions draw, count, or read what validations and callbacks write, in Keras's order."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

@@ -102,9 +102,9 @@ def test_a_rollback_calls_a_function_again_for_the_epochs_that_are_trained_again
 REFUSED_BY_FIT = [
     (dict(resume=3), TypeError, "resume must be a directory, a CheckpointPolicy or None; got int"),
     (dict(validation_data={}), ValueError, "validation_data is an empty dict"),
-    (dict(validation_data={3: VALIDATION}), TypeError, "names of validation sets must be strings"),
+    (dict(validation_data={3: VALIDATION}), TypeError, "names of validation sets must be strings; got 3"),
     (dict(validation_data={"": VALIDATION}), ValueError, "must not be empty"),
-    (dict(validation_data={"a": VALIDATION, "b": None}), TypeError, r"validation_data\['b'\] is None"),
+    (dict(validation_data={"a": VALIDATION, "b": None}), TypeError, r"\['b'\] is None; leave this set"),
     (dict(validation_data={"a": ValidationSet(data=None)}), TypeError, r"validation_data\['a'\] is None"),
 ]
 

@@ -1,7 +1,5 @@
 """Methods of a model or a metric that are replaced, such as `evaluate`, count as under Keras."""
 
-from __future__ import annotations
-
 import functools
 from unittest import mock
 

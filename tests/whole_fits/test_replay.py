@@ -1,7 +1,5 @@
 """Data that cannot be drawn again overlaps with callbacks that change the training: it is replayed."""
 
-from __future__ import annotations
-
 import functools
 import random
 

@@ -1,7 +1,5 @@
 """A fit that was killed or terminated, called again, ends as the unbroken one, inside epochs too."""
 
-from __future__ import annotations
-
 import functools
 import os
 import random

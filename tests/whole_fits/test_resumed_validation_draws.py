@@ -1,7 +1,5 @@
 """Validation data that draws anew each time, and data that others write to, in a fit that is resumed."""
 
-from __future__ import annotations
-
 import functools
 
 import keras

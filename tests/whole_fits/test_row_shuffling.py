@@ -1,7 +1,5 @@
 """Rows come in the order of a Keras that shuffles without drawing: by one number, or by that of the epoch."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Training on data that cannot be rewound runs ahead where no callback can change it."""
 
-from __future__ import annotations
-
 import itertools
 import types
 

@@ -4,8 +4,6 @@ For each action and hook the rest is drawn from `OVERLAP_TRAIN_SEED`. Two fits f
 with the callback. Errors, histories, weights, optimizers and metrics are those of Keras.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

@@ -1,7 +1,5 @@
 """The warnings of a `fit` and an `evaluate`: Keras's own, in its words, so that filters for them match."""
 
-from __future__ import annotations
-
 import inspect
 import sys
 import warnings

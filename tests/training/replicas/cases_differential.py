@@ -1,7 +1,5 @@
 """The random runs of `tests/test_differential.py`, ours on two replicas, Keras's on one device."""
 
-from __future__ import annotations
-
 from tests.training.replicas.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
 
 import keras

@@ -3,8 +3,6 @@
 `tests/parallel/several_cases.py` has most layers, losses and data.
 """
 
-from __future__ import annotations
-
 from tests.training.replicas.two_cpus import STRATEGY, on_two  # isort: skip  # before anything starts TensorFlow
 
 import contextlib

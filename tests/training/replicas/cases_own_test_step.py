@@ -1,7 +1,5 @@
 """A validation step of the user's own on two replicas: Keras's numbers on as many, and in step."""
 
-from __future__ import annotations
-
 from tests.training.replicas.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
 
 import keras

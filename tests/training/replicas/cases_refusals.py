@@ -1,7 +1,5 @@
 """What cannot be meant under a strategy is refused at the start, with a message that says what to do."""
 
-from __future__ import annotations
-
 from tests.training.replicas.two_cpus import STRATEGY, on_two  # isort: skip  # before anything starts TensorFlow
 
 import keras
@@ -9,15 +7,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer, ValidationPolicy
-from tests.networks import (
-    CLASSES,
-    FEATURES,
-    Largest,
-    arrays,
-    crossentropy,
-    linear,
-    sequential,
-)
+from tests.networks import CLASSES, FEATURES, Largest, arrays, crossentropy, linear, sequential
 
 
 def refuses(model, message, plan=None, **arguments):

@@ -1,7 +1,5 @@
 """A whole fit on two replicas: rollback, resume, validation on chosen devices, other callbacks."""
 
-from __future__ import annotations
-
 from tests.training.replicas.two_cpus import on_two  # isort: skip  # before anything starts TensorFlow
 
 import functools

@@ -1,7 +1,5 @@
 """A strategy with one replica: the numbers, the plans and the operations of a step are those without it."""
 
-from __future__ import annotations
-
 import contextlib
 
 import keras

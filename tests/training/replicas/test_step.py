@@ -1,7 +1,5 @@
 """Steps that replicas share: one here, two logical CPUs in processes of their own (`cases_*.py`)."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which strategy a model trains under, and which rows of a batch each of its replicas has."""
 
-from __future__ import annotations
-
 import keras
 import numpy as np
 import pytest
