@@ -27,11 +27,11 @@ from overlap_train._checkpoint.run_directory import (
     described_weights,
     weight_names,
 )
+from overlap_train._fit.descriptions import describe_step
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import (
     FitRequest,
-    describe_step,
     make_callback_list,
     require_data,
     require_heeded,
