@@ -8,7 +8,6 @@ training thread, between two calls; the tensors may be read from anywhere.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +64,7 @@ class StateVariable:
         value = variable.value
         copies = tuple(value.values) if isinstance(value, tf.distribute.DistributedValues) else (value,)
         first = copies[0]
-        aggregation = value.aggregation if _counts_apart(variable) else _FIRST
+        aggregation = value.aggregation if counts_apart(variable) else _FIRST
         return cls(variable.path, tuple(c.handle for c in copies), first.dtype, first.shape, aggregation)
 
     @classmethod
@@ -90,33 +89,10 @@ class StateVariable:
             tf.raw_ops.AssignVariableOp(resource=handle, value=share)
 
 
-def _counts_apart(variable: keras.Variable) -> bool:
+def counts_apart(variable: keras.Variable) -> bool:
     """Whether replicas have copies of a variable that each writes to for itself."""
     copies: Sequence[Any] = getattr(variable.value, "values", ())
     return len(copies) > 1 and copies[0].synchronization == tf.VariableSynchronization.ON_READ
-
-
-def counted(variables: Iterable[keras.Variable], *, by_first: bool) -> contextlib.ExitStack:
-    """Let metrics be set and read as the first replica counts them, or as Keras does, until closed.
-
-    Keras divides what it sets by the number of replicas and adds up what it reads, which is right only for
-    sums of what all of them count. Afterwards they are read as before, with the same values (`_aggregation`).
-    """
-    undo = contextlib.ExitStack()
-    for variable in filter(_counts_apart, variables):
-        undo.callback(_aggregate, variable, variable.value.aggregation)
-        if by_first:  # each copy of a new variable has its whole initial value
-            variable.value._aggregation = _FIRST
-        else:
-            _aggregate(variable, variable.value.values[0].aggregation)
-    return undo
-
-
-def _aggregate(variable: Any, aggregation: tf.VariableAggregation) -> None:
-    if variable.value.aggregation != aggregation:
-        value = StateVariable.of_keras(variable).read()
-        variable.value._aggregation = aggregation
-        StateVariable.of_keras(variable).assign(value)
 
 
 class ModelState:

@@ -9,7 +9,7 @@ looks at the model, all of that is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 import keras
@@ -48,6 +48,7 @@ Results = Mapping[str, ValidationResult]
 BeginNext = Callable[[Values], EpochBeginning]
 
 
+@dataclass(eq=False)
 class Delivery:
     """Delivers epochs to callbacks, on the training thread.
 
@@ -55,25 +56,17 @@ class Delivery:
     callbacks have to be called otherwise than has been decided, or None.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        state: ModelState,
-        callbacks: keras.callbacks.CallbackList,
-        *,
-        on_change: str,
-        suite: Validations,
-        live_metrics: Callable[[], frozenset[str]] = frozenset,
-        changed_decision: Callable[[], str | None] = lambda: None,
-    ) -> None:
-        self._model = model
-        self._state = state
-        self._callbacks = callbacks
-        self._on_change = on_change
-        self._suite = suite
-        self._live_metrics = live_metrics
-        self._changed_decision = changed_decision
-        self._wants_test = listens(callbacks.callbacks, *TEST_HOOKS)
+    _model: keras.Model
+    _state: ModelState
+    _callbacks: keras.callbacks.CallbackList
+    _: KW_ONLY
+    on_change: str
+    suite: Validations
+    live_metrics: Callable[[], frozenset[str]] = frozenset
+    changed_decision: Callable[[], str | None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._wants_test = listens(self._callbacks.callbacks, *TEST_HOOKS)
         self.stopped_in = -1  # the last epoch inside which a hook has set `stop_training`
 
     def deliver(
@@ -94,21 +87,23 @@ class Delivery:
         of signals has set is not, and holds. `ended` is called behind `on_epoch_end`; `begin_next` calls the
         `on_epoch_begin` of an epoch that has begun.
         """
-        live = self._suite.live_sets(snapshot.epoch)
+        live = self.suite.live_sets(snapshot.epoch)
         looked_at = any(map(looks_at_model, self._callbacks.callbacks))  # callbacks may have been added
         unread = any(result.unread for result in results.values())
         if not (stops or live or looked_at or unread or begin_next is not None):
             outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
             ended(outcome)
             return outcome
-        aside = self._state.read() if trained_on else None
-        function = keras_training.train_function(self._model)
+        aside, function = (
+            self._state.read() if trained_on else None,
+            keras_training.train_function(self._model),
+        )
         if aside is not None:
             self._state.restore(snapshot.values)
         hidden = self._model.stop_training and self.stopped_in > snapshot.epoch
         if hidden:
             self._model.stop_training = False
-        parts = self._model, self._state, self._callbacks, self._suite, self._evaluate_set, self._wants_test
+        parts = self._model, self._state, self._callbacks, self.suite, self._evaluate_set, self._wants_test
         tested, spans = Replay(*parts).tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -119,19 +114,23 @@ class Delivery:
         if aside is None:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
-        reason = reason or self._changed_decision()
+        reason = reason or self.changed_decision()
         if reason is None and keras_training.train_function(self._model) is not function:
             reason = "a callback compiled the model anew"
-        rolled_back = reason is not None and self._on_change == "rollback"
-        if not rolled_back:
-            flat = values.flat()
-            self._state.restore(aside)
-            self._state.set_values(changed, [flat[index] for index in changed])
-            if hidden:
-                self._model.stop_training = True
-        else:
+        rolled_back = reason is not None and self.on_change == "rollback"
+        if rolled_back:
             self.stopped_in = -1
+        else:
+            self._go_on(aside, changed, values, stops=hidden)
         return replace(outcome, rolled_back=rolled_back, reason=reason)
+
+    def _go_on(self, aside: Values, changed: list[int], values: Values, *, stops: bool = False) -> None:
+        """Have the model hold what was put aside, with those of the values that callbacks have changed."""
+        flat = values.flat()
+        self._state.restore(aside)
+        self._state.set_values(changed, [flat[index] for index in changed])
+        if stops:
+            self._model.stop_training = True
 
     def _acted(
         self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
@@ -182,11 +181,11 @@ class Delivery:
 
     def _logs(self, train_logs: Mapping[str, Any], results: Mapping[str, ValidationResult]) -> dict[str, Any]:
         """Return an epoch's logs, those of the training as Keras sees them after the validation."""
-        logs, live = dict(train_logs), self._live_metrics()
+        logs, live = dict(train_logs), self.live_metrics()
         for result in results.values():
             if not result.of_function:
                 logs |= {name: value for name, value in result.metrics.items() if name in live}
         return {**logs, **prefixed(results)}
 
     def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
-        return self._suite.evaluate(name, values)
+        return self.suite.evaluate(name, values)

@@ -141,12 +141,17 @@ class RunDirectory:
         return Run(**{**state.meta, "weights": state.arrays})
 
 
-def weight_names(model: keras.Model, state: ModelState) -> list[str]:
-    """Return the names of `state.weights`: their paths, numbered in an order that no `trainable` changes."""
+def named_weights(model: keras.Model, state: ModelState) -> tuple[list[str], str]:
+    """Return the names of `state.weights`, and all in words, in an order that no `trainable` changes.
+
+    A name is a path, with a number if it is not the only one.
+    """
     variables = model.variables
     handles = [id(keras_models.variable_handles(variable)[0]) for variable in variables]
-    names = dict(zip(handles, numbered(variable.path for variable in variables), strict=True))
-    return [names.get(id(weight.handles[0]), weight.name) for weight in state.weights]
+    paths = dict(zip(handles, numbered(variable.path for variable in variables), strict=True))
+    names = [paths.get(id(weight.handles[0]), weight.name) for weight in state.weights]
+    texts = [f"{n} {w.shape} {w.dtype.name}" for n, w in zip(names, state.weights, strict=True)]
+    return names, ", ".join(sorted(texts))
 
 
 def described(model: keras.Model) -> dict[str, str]:
@@ -157,12 +162,6 @@ def described(model: keras.Model) -> dict[str, str]:
     structure = ", ".join(type(layer).__name__ for layer in keras_models.flat_layers(model))
     settings = {k: v for k, v in describe_layers(model).items() if not k.endswith(".trainable")}
     return {"structure of the model": structure, **settings}
-
-
-def described_weights(names: Sequence[str], state: ModelState) -> str:
-    """Return the weights, in an order that no `trainable` changes."""
-    pairs = zip(names, state.weights, strict=True)
-    return ", ".join(sorted(f"{name} {weight.shape} {weight.dtype.name}" for name, weight in pairs))
 
 
 class RunWriter:
@@ -186,8 +185,7 @@ class RunWriter:
 
     def take(self, state: ModelState) -> None:
         """Take the variables of the snapshots that follow."""
-        self._names = weight_names(self._model, state)
-        self._described["weights"] = described_weights(self._names, state)
+        self._names, self._described["weights"] = named_weights(self._model, state)
 
     def arrays_of(self, values: Values) -> dict[str, npt.NDArray[Any]]:
         """Return the weights of a snapshot by name, without a copy where the host's memory holds them."""

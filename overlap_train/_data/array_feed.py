@@ -130,7 +130,6 @@ class ArrayFeed(Feed):
     draws_seeds = False
 
     def __init__(self, arrays: Arrays, preprocess: Preprocess | None = None) -> None:
-        super().__init__()
         self.preprocess = preprocess
         self.num_samples, self.batch_size = arrays.num_samples, arrays.batch_size
         self.num_batches = math.ceil(self.num_samples / self.batch_size)

@@ -39,9 +39,7 @@ class Feed(abc.ABC):
     runs_python = False  # whether Python takes part in making a batch: others may change what it makes
     replay: ReplayBuffer | None = None  # the batches that a rollback may need, where they are kept
     user_dataset: tf.data.Dataset | None = None  # whose arrays tell this data from other data
-
-    def __init__(self) -> None:
-        self.num_passes = 0  # passes that have been made
+    num_passes = 0  # that have been made
 
     @property
     def full_batch(self) -> int | None:

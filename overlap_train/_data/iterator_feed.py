@@ -60,7 +60,6 @@ class IteratorFeed(Feed):
     """
 
     def __init__(self, pipeline: Pipeline, preprocess: Preprocess | None = None) -> None:
-        super().__init__()
         self._pipeline = pipeline
         self._dataset = prepared_batches(pipeline.dataset, preprocess)
         self._draws_end = is_asked_for_its_end(pipeline.dataset)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -206,19 +207,16 @@ class StreamedBatches:
             self._iterator()
 
 
+@dataclass(eq=False)
 class BatchStream:
     """The batches of one validation, each given to the first worker that asks."""
 
-    def __init__(
-        self,
-        begin: Callable[[BatchStream], Iterator[Any]],
-        steps: int | None,
-        end: Callable[[BatchStream], None] = lambda stream: None,
-    ) -> None:
-        self._begin = begin
-        self._end = end
+    _begin: Callable[[BatchStream], Iterator[Any]]
+    _left: int | None
+    _end: Callable[[BatchStream], None] = lambda stream: None
+
+    def __post_init__(self) -> None:
         self._batches: Iterator[Any] | None = None
-        self._left = steps
         self._changed = threading.Condition(threading.Lock())
         self._drawing = 0  # workers in `draw_some`
         self._ahead: _Ahead | None = None

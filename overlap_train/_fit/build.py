@@ -35,6 +35,7 @@ from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
 from overlap_train._validation.backlog import Backlog
+from overlap_train._validation.replica_metrics import counted
 from overlap_train._validation.step_validations import StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
@@ -109,21 +110,11 @@ class FitBuilder:
         lag = 0 if waits else self._settings.validation.max_lag
         if suite and not (reasons or self.looks_only):
             self._say_how(lag)
-        model = self._request.model
-        validates, tests = keras_training.validates_itself(model), model.test_function
-        trains = keras_training.train_function(model)
-
-        def replaced_evaluate() -> str | None:
-            if keras_training.validates_itself(model) != validates:
-                return "the model's evaluate"
-            if tests in (None, model.test_function) or keras_training.train_function(model) is not trains:
-                return None  # or the model was compiled, which has its own message
-            return "the model's test function"
-
+        replaced = _replaced_evaluate(self._request.model)
         grounds = Grounds(
             self._callbacks,
             self._waiting_hook(suite),
-            lambda: step.changed_metrics() or suite.changed_metric() or replaced_evaluate(),
+            lambda: step.changed_metrics() or suite.changed_metric() or replaced(),
         )
         self._open(state, step)
         if self._resumer is not None:
@@ -169,7 +160,9 @@ class FitBuilder:
         request.feed.prepare()
         if settings.replicas is not None:
             agree_to_start(request, settings.replicas, self._callbacks.callbacks)
-            self._resources.enter_context(request.counting_on_first())  # also what has been built now
+            if request.counts_on_first:  # also what has been built now
+                variables = request.model.metrics_variables
+                self._resources.enter_context(counted(variables, by_first=True))
         steps, epochs = self._cursor.steps_per_epoch, request.epochs - request.initial_epoch
         return StepBuilder(request, self._callbacks.callbacks, None if steps is None else steps * epochs)
 
@@ -313,3 +306,18 @@ class FitBuilder:
         # On several hosts all of them stop at the same call.
         if self._settings.hosts.count == 1 and self._interrupts.received is not None:
             raise Interrupted
+
+
+def _replaced_evaluate(model: keras.Model) -> Callable[[], str | None]:
+    """Returns what says which part of the model's validation has been replaced since now."""
+    validates, tests = keras_training.validates_itself(model), model.test_function
+    trains = keras_training.train_function(model)
+
+    def replaced() -> str | None:
+        if keras_training.validates_itself(model) != validates:
+            return "the model's evaluate"
+        if tests in (None, model.test_function) or keras_training.train_function(model) is not trains:
+            return None  # or the model was compiled, which has its own message
+        return "the model's test function"
+
+    return replaced

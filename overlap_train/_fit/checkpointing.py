@@ -27,10 +27,11 @@ from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
 from overlap_train._data.pipeline import caches_draws, captured_by, keeps_more_than_variables, reorders
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.course import Course
+from overlap_train._fit.descriptions import describe_step, describe_validation, function_name
 from overlap_train._fit.draws import shared_draws
 from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.interrupts import Interrupted
-from overlap_train._fit.request import FitRequest, describe_step, describe_validation, function_name
+from overlap_train._fit.request import FitRequest
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._training.step import Step

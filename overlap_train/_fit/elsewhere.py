@@ -27,7 +27,8 @@ from overlap_train._checkpoint.run_directory import (
     RunWriter,
     backing_off,
 )
-from overlap_train._fit.request import FitRequest, describe_step
+from overlap_train._fit.descriptions import describe_step
+from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.encoding import encoded

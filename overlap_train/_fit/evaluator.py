@@ -24,14 +24,13 @@ from overlap_train._checkpoint.run_directory import (
     Sign,
     backing_off,
     described,
-    described_weights,
-    weight_names,
+    named_weights,
 )
+from overlap_train._fit.descriptions import describe_step
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import (
     FitRequest,
-    describe_step,
     make_callback_list,
     require_data,
     require_heeded,
@@ -302,8 +301,8 @@ class Follower(contextlib.ExitStack):
             spec = batch_spec or [[tf.TensorSpec(x.shape, x.dtype) for x in model.inputs]]
             request = FunctionRequest(model, state, spec, self._freq, settings.recorder.add)
             add_functions(suite, self._functions, request, self)
-        self._built, self._names = (state, suite), weight_names(model, state)
-        self._described["weights"] = described_weights(self._names, state)
+        self._built = state, suite
+        self._names, self._described["weights"] = named_weights(model, state)
 
     def _values(self, state: ModelState, weights: Mapping[str, Any]) -> Values:
         """Returns the values of the model's variables, of which the weights are those that came."""

@@ -30,7 +30,8 @@ from overlap_train._checkpoint.fingerprints import describe_configuration, finge
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
-from overlap_train._fit.request import FitRequest, describe_validation
+from overlap_train._fit.descriptions import describe_validation
+from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
@@ -183,7 +184,7 @@ class SharedDelivery(Delivery):
         self._hooks = hooks
 
     def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
-        return self._suite.evaluate(name, values, alone=True)
+        return self.suite.evaluate(name, values, alone=True)
 
     def deliver(
         self,
@@ -243,8 +244,7 @@ class SharedDelivery(Delivery):
             callback.on_epoch_end(snapshot.epoch, dict(logs))
         values = self._state.read_at(snapshot.values)
         if aside is not None and not rolled_back:
-            self._state.restore(aside)
-            self._state.set_values(indices, [values.flat()[index] for index in indices])
+            self._go_on(aside, indices, values)
         self._model.stop_training = stop_training
         return Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
 

@@ -12,10 +12,11 @@ import collections
 import functools
 import io
 import logging
+import operator
 import pickle
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -115,10 +116,8 @@ class ProgramState:
 
     def _note_leaf(self, thing: Any, owner: str) -> None:
         """Note an object of which only its own code knows what it holds."""
-        reads = isinstance(thing, Iterator) and not _is_written(thing)
-        if not reads and (isinstance(thing, _CONSTANT) or _is_written(thing)):
-            return
-        if not reads and origin_of(type(thing)) is Origin.TRAINING:
+        lasts = isinstance(thing, _CONSTANT) or origin_of(type(thing)) is Origin.TRAINING
+        if _is_written(thing) or (lasts and not isinstance(thing, Iterator)):
             return
         try:
             self._leaves.append((thing, pickle.dumps(thing)))
@@ -165,25 +164,42 @@ class ProgramState:
         parts += self._note_dict(vars(function))
         if origin_of(function) is not Origin.USER:
             return parts
-        names, spaces = names_in(function.__code__), [function.__globals__]
+        names, spaces = [*names_in(function.__code__)], [function.__globals__]
         for space in spaces:
-            saved = {name: space.get(name, _MISSING) for name in names}
-            self._undo.append(functools.partial(_set_names, space, saved))
-            for value in saved.values():
+            for value in self._note_names(space, names):
                 if not isinstance(value, types.ModuleType):
                     parts.append(value)
                 elif origin_of(value) is Origin.USER and not any(vars(value) is each for each in spaces):
                     spaces.append(vars(value))
         return parts
 
-    def _note_cell(self, cell: Any) -> Iterable[Any]:
-        def undo() -> None:
-            if content and not _are_same([*content_of(cell)], [*content]):
-                cell.cell_contents = content[0]
+    def _keep(self, read: Callable[[], list[Any]], write: Callable[[list[Any]], Any]) -> list[Any]:
+        """Return what `read` returns, and have `write` put it back if it returns something else then."""
+        saved = read()
 
-        content = content_of(cell)
+        def undo() -> None:
+            before = [self._others.get(id(value), value) for value in saved]
+            now = read()
+            if len(now) != len(before) or any(map(operator.is_not, now, before)):
+                write(before)
+
         self._undo.append(undo)
-        return content
+        return saved
+
+    def _note_names(self, space: dict[str, Any], names: Sequence[str]) -> Iterable[Any]:
+        def write(values: list[Any]) -> None:
+            for name, value in zip(names, values, strict=True):
+                if value is _MISSING:
+                    space.pop(name, None)
+                else:
+                    space[name] = value
+
+        return self._keep(lambda: [space.get(name, _MISSING) for name in names], write)
+
+    def _note_cell(self, cell: Any) -> Iterable[Any]:
+        if not content_of(cell):
+            return ()
+        return self._keep(lambda: [*content_of(cell)], lambda value: setattr(cell, "cell_contents", *value))
 
     def _note_class(self, kind: type) -> Iterable[Any]:
         saved = {name: value for name, value in vars(kind).items() if name not in _OF_CLASSES}
@@ -204,22 +220,21 @@ class ProgramState:
         parts = list(self._note_dict(thing.__dict__)) if hasattr(thing, "__dict__") else []
         for _, slot in slots_of(kind):
             with suppress(AttributeError):  # an empty slot
-                parts.append(value := slot.__get__(thing))
-                self._undo.append(functools.partial(_set_slot, slot, thing, value))
+                parts += self._note_slot(thing, slot)
         return parts
+
+    def _note_slot(self, thing: Any, slot: Any) -> Iterable[Any]:
+        return self._keep(lambda: [slot.__get__(thing)], lambda value: slot.__set__(thing, *value))
 
     def _note_dict(self, content: dict[Any, Any]) -> Iterable[Any]:
         kind = collections.OrderedDict if isinstance(content, collections.OrderedDict) else dict
-        saved = dict(kind.items(content))
 
-        def undo() -> None:
-            before = {key: self._others.get(id(value), value) for key, value in saved.items()}
-            if not _are_same([*content, *content.values()], [*before, *before.values()]):
-                kind.clear(content)
-                kind.update(content, before)
+        def write(parts: list[Any]) -> None:
+            count = len(parts) // 2
+            kind.clear(content)
+            kind.update(content, zip(parts[:count], parts[count:], strict=True))
 
-        self._undo.append(undo)
-        return [*saved, *saved.values()]
+        return self._keep(lambda: [*kind.keys(content), *kind.values(content)], write)
 
     def _note_content(self, thing: Any, kind: Any) -> Iterable[Any]:
         """Note what a container contains."""
@@ -231,37 +246,15 @@ class ProgramState:
             return thing.values()
         if not issubclass(kind, (list, set, collections.deque)):
             return ()
-        saved = list(thing)
 
-        def undo() -> None:
-            before = [self._others.get(id(value), value) for value in saved]
-            if _are_same(list(thing), before):
-                return
+        def write(parts: list[Any]) -> None:
             if issubclass(kind, list):
-                thing[:] = before
-            else:
-                thing.clear()
-                (thing.update if issubclass(kind, set) else thing.extend)(before)
+                thing[:] = parts  # TensorFlow's lists have their content elsewhere
+                return
+            thing.clear()
+            (thing.update if issubclass(kind, set) else thing.extend)(parts)
 
-        self._undo.append(undo)
-        return saved
-
-
-def _set_names(space: dict[str, Any], saved: dict[str, Any]) -> None:
-    for name, value in saved.items():
-        if value is _MISSING:
-            space.pop(name, None)
-        elif space.get(name, _MISSING) is not value:
-            space[name] = value
-
-
-def _set_slot(slot: Any, thing: Any, value: Any) -> None:
-    if slot.__get__(thing) is not value:
-        slot.__set__(thing, value)
-
-
-def _are_same(values: list[Any], others: list[Any]) -> bool:
-    return len(values) == len(others) and all(map(lambda a, b: a is b, values, others))
+        return self._keep(lambda: list(thing), write)
 
 
 def _is_followed(kind: Any) -> bool:

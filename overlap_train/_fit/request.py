@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,14 +11,12 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.grounds import require_stock_list
-from overlap_train._checkpoint.fingerprints import describe_sets
 from overlap_train._data.array_feed import ArrayFeed, make_feed
 from overlap_train._data.feed import Feed
 from overlap_train._keras import callers, forks
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
-from overlap_train._snapshot import counted
 from overlap_train._support import fit_arguments
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.validation_sources import is_set, named_sets
@@ -76,10 +73,10 @@ class FitRequest:
         """Whether a pipeline prepares the batches while others are trained."""
         return not isinstance(self.feed, ArrayFeed)
 
-    def counting_on_first(self) -> ExitStack:
-        """Has metrics set and read as the first replica counts them, if that counts all rows of a step."""
-        alone = self.settings.shared and self.settings.stock_step
-        return counted(self.model.metrics_variables if alone else (), by_first=True)
+    @property
+    def counts_on_first(self) -> bool:
+        """Whether the first of several replicas counts all rows of a step in the metrics."""
+        return self.settings.shared and self.settings.stock_step
 
 
 def make_request(
@@ -158,29 +155,6 @@ def make_request(
         routed=callers.is_routed(model, "fit"),
         elsewhere=elsewhere,
     )
-
-
-def function_name(function: Any) -> str:
-    """Returns how a message calls a function."""
-    return str(getattr(function, "__qualname__", type(function).__name__))
-
-
-def describe_validation(request: FitRequest) -> dict[str, str]:
-    """Describes what a history's `val_` values come from."""
-    settings = request.settings
-    step = describe_step(settings)["validation_step"]
-    preprocess = {"validation_step.preprocess": "a function"} if settings.preprocess is not None else {}
-    functions = {
-        f"evaluation function {name!r}": f"{function_name(each.function)}, freq {each.freq}"
-        for name, each in request.functions.items()
-    }
-    return {**describe_sets(request.sets), "validation_step": step, **preprocess, **functions}
-
-
-def describe_step(settings: TrainerSettings) -> dict[str, str]:
-    """Describes what an evaluator has to do with each batch, as the training would."""
-    step = "stock" if settings.stock_validation else function_name(settings.validation_step)
-    return {"validation_step": step, "preprocess": "None" if settings.preprocess is None else "a function"}
 
 
 def _feed(

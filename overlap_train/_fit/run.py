@@ -16,6 +16,7 @@ from overlap_train._fit.evaluator import serve
 from overlap_train._fit.request import FitRequest, make_callback_list
 from overlap_train._fit.session import FitSession, open_fit
 from overlap_train._keras import training as keras_training
+from overlap_train._validation.replica_metrics import counted
 from overlap_train.errors import HostLostError, HostMismatchError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.quiet import QuietProgress
@@ -43,7 +44,8 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         if request.verbose != 0:
             progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
         resources.enter_context(progress)
-        resources.enter_context(request.counting_on_first())
+        if request.counts_on_first:
+            resources.enter_context(counted(model.metrics_variables, by_first=True))
         outcome.messages = progress.messages
         inside, start_s = outcome.step_validations, outcome.start_s
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)

@@ -43,7 +43,7 @@ def verify_fit(
     _require_twice(settings, arguments)
     arguments = {**arguments, "verbose": 0}
     model, runs = settings.model, dict[str, _Run]()
-    with _Verifier(settings, arguments) as verifier:
+    with contextlib.closing(_Verifier(settings, arguments)) as verifier:
         runs["keras"] = verifier.run(_by_keras(model))
         if isinstance(runs["keras"].error, Exception):
             raise runs["keras"].error
@@ -109,7 +109,7 @@ def _differences(first: _Run, second: _Run) -> Iterator[Difference]:
 
 
 class _Verifier:
-    """Runs fits that begin alike; when it is left, the program is as it was."""
+    """Runs fits that begin alike; when it is closed, the program is as it was."""
 
     def __init__(self, settings: TrainerSettings, arguments: Mapping[str, Any]) -> None:
         self._model, self._arguments = settings.model, arguments
@@ -130,19 +130,14 @@ class _Verifier:
                 before.put_back()
         self._states = (traced, before)
 
-    def __enter__(self) -> _Verifier:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._put_back()
-
-    def _put_back(self) -> None:
+    def close(self) -> None:
+        """Put all back. Idempotent."""
         for state in self._states:
             state.put_back()
 
     def run(self, fit: Callable[..., Any]) -> _Run:
         """Run a fit from the beginning."""
-        self._put_back()
+        self.close()
         hooks = Hooks()
         history, failure = None, None
         with preserved_state():

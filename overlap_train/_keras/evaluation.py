@@ -75,18 +75,15 @@ def forget_iterator(model: keras.Model) -> None:
         del model._eval_epoch_iterator
 
 
+@dataclass(eq=False)
 class FitEvaluation:
     """Calls `model.evaluate` on `data()`, `(x, y, sample_weight)`, with one iterator, as `fit` does."""
 
-    def __init__(
-        self,
-        model: keras.Model,
-        data: Callable[[], tuple[Any, Any, Any]],
-        batch_size: int | None,
-        steps: int | None,
-    ) -> None:
-        self._model, self._data, self._batch_size, self._steps = model, data, batch_size, steps
-        self._iterator: Any = None
+    _model: keras.Model
+    _data: Callable[[], tuple[Any, Any, Any]]
+    _batch_size: int | None
+    _steps: int | None
+    _iterator: Any = None
 
     def __call__(self, callbacks: Any) -> tuple[Any, Pass]:
         """Return the logs, and what `evaluate` has drawn."""

@@ -42,14 +42,11 @@ def row_loss(model: keras.Model) -> str | None:
     loss = compiled._flat_losses[0].loss
     function = getattr(loss, "fn", None)
     options = getattr(loss, "_fn_kwargs", {})
-    is_stock = is_stock_method(type(loss)) and _is_stock_function(function, _ROW_FUNCTIONS)
+    name = str(getattr(function, "__name__", ""))
+    is_stock = is_stock_method(type(loss)) and is_stock_method(function) and name in _ROW_FUNCTIONS
     by_row = options.get("axis", -1) == -1 and options.get("ignore_class") is None
     averages = is_stock and by_row and loss.reduction == "sum_over_batch_size"
-    return str(getattr(function, "__name__", "")) if averages else None
-
-
-def _is_stock_function(function: Any, names: frozenset[str]) -> bool:
-    return is_stock_method(function) and getattr(function, "__name__", None) in names
+    return name if averages else None
 
 
 # Functions of `keras.losses` and `keras.metrics` with one value for each row or element. Not `hinge`, which

@@ -159,13 +159,15 @@ def _different_logs(place: str, first: Any, second: Any, metrics: Set[str]) -> I
         yield from deciding(found) if not metrics or name.removeprefix("val_") in metrics else found
 
 
-def differences_of(place: str, first: Any, second: Any) -> Iterator[Difference]:
-    """Yield where two trees of plain values and arrays differ."""
+def differences_of(
+    place: str, first: Any, second: Any, *, texts: Callable[..., Iterator[Difference]] | None = None
+) -> Iterator[Difference]:
+    """Yield where two trees of plain values and arrays differ; `texts` compares texts by other parts."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in dict.fromkeys([*first, *second]):
             here = f"{place} {key}"
             if key in first and key in second:
-                yield from differences_of(here, first[key], second[key])
+                yield from differences_of(here, first[key], second[key], texts=texts)
             else:
                 mine, theirs = ("there" if key in values else "missing" for values in (first, second))
                 yield Difference(here, mine, theirs, math.inf)
@@ -173,9 +175,9 @@ def differences_of(place: str, first: Any, second: Any) -> Iterator[Difference]:
         if len(first) != len(second):
             yield Difference(f"{place}, number of entries", len(first), len(second), math.inf)
         for number, (a, b) in enumerate(zip(first, second, strict=False)):
-            yield from differences_of(f"{place} [{number}]", a, b)
+            yield from differences_of(f"{place} [{number}]", a, b, texts=texts)
     elif isinstance(first, str) and isinstance(second, str):
-        yield from _different_texts(place, first, second)
+        yield from (texts or _different_texts)(place, first, second)
     else:
         size = _size(first, second)
         if size:

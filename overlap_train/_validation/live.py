@@ -18,10 +18,11 @@ import keras
 from overlap_train._keras import callers
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras.evaluation import FitEvaluation, Pass
-from overlap_train._snapshot import ModelState, Snapshot, counted
+from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import require_logs
 from overlap_train._validation.pending import Runner, span_since
+from overlap_train._validation.replica_metrics import counted
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, TypeVar
 
 import keras
@@ -65,6 +65,7 @@ def is_set(value: Any) -> bool:
 _R = TypeVar("_R")
 
 
+@dataclass(eq=False)
 class ValidationSources:
     """The validation sets, which are kept however often their evaluators are built. On the training thread.
 
@@ -72,30 +73,22 @@ class ValidationSources:
     be `rewritten` between two validations, so that batches that are read from files are not kept.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        sets: Mapping[str, ValidationSet],
-        *,
-        now: bool = True,
-        python_now: bool = True,
-        device: str | None = None,
-        written: frozenset[str] = frozenset(),
-        rewritten: Callable[[], bool] = lambda: False,
-        timeout_s: float | None = None,
-    ) -> None:
-        self._model = model
-        self._sets = sets
-        self._now = now
-        self._python_now = python_now
-        self._device = device
-        self._written, self._rewritten = written, rewritten
-        self._timeout_s = timeout_s
+    _model: keras.Model
+    _sets: Mapping[str, ValidationSet]
+    _: KW_ONLY
+    now: bool = True
+    python_now: bool = True
+    device: str | None = None
+    written: frozenset[str] = frozenset()
+    rewritten: Callable[[], bool] = lambda: False
+    timeout_s: float | None = None
+
+    def __post_init__(self) -> None:
         self.begun: set[str] = set()  # the sets of which a validation has been due
         self._steps: dict[str, int | None] = {}  # of those that have been asked for
         self._data: dict[str, tuple[Any, Any, Any]] = {}
         self._sources: dict[str, ValidationSource] = {}  # what has been looked at
-        for name, validation_set in sets.items():
+        for name, validation_set in self._sets.items():
             self._data[name] = keras.utils.unpack_x_y_sample_weight(validation_set.data)
 
     def steps(self, name: str) -> int | None:
@@ -122,10 +115,10 @@ class ValidationSources:
             self._sources[name] = ValidationSource(
                 functools.partial(self.in_time, recognize, name),
                 by_python=by_python,
-                now=self._now or (by_python and self._python_now),
-                device=self._device,
-                keeps=not (self._written and self._written & cache_files(data[0]))
-                and not (isinstance(data[0], tf.data.Dataset) and reads_files(data[0]) and self._rewritten()),
+                now=self.now or (by_python and self.python_now),
+                device=self.device,
+                keeps=not (self.written and self.written & cache_files(data[0]))
+                and not (isinstance(data[0], tf.data.Dataset) and reads_files(data[0]) and self.rewritten()),
             )
         return self._sources[name]
 
@@ -138,18 +131,18 @@ class ValidationSources:
 
     def in_time(self, read: Callable[[], _R], name: str) -> _R:
         """Draws the first batches of a set by a function; under a limit on a thread that may stay behind."""
-        if self._timeout_s is None:
+        if self.timeout_s is None:
             return read()
         future = in_background(read, "opens-validation-data", daemon=True)
         try:
-            return future.result(self._timeout_s)
+            return future.result(self.timeout_s)
         except TimeoutError:
             if future.done():
                 raise
         of = f" of set {name!r}" if name else ""
         raise ValidationTimeoutError(
             f"reading the first batches of the validation data{of} did not end within timeout_s="
-            f"{self._timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
+            f"{self.timeout_s:g}: check what the data waits for, or raise ValidationPolicy(timeout_s=...)"
         )
 
     def expected(self, name: str) -> int | None:

@@ -54,12 +54,12 @@ def _time(keras: Sequence[Run], ours: Sequence[Run]) -> Finding:
     """Return which way is faster: the one whose slower run is ahead of the faster run of the other."""
     from overlap_train.options.threads import available_cores
 
-    by_keras, overlapped = ([run.fit_seconds for run in runs] for runs in (keras, ours))
+    by_keras, overlapped = ([run.in_fits("seconds") for run in runs] for runs in (keras, ours))
     took = "{:.2f} and {:.2f} s in fit, by Keras {:.2f} and {:.2f} s".format(*overlapped, *by_keras)
     share = sum(overlapped) / sum(by_keras)
     if max(overlapped) < min(by_keras):
         return Finding("verdict", "faster", f"overlapped it takes {share:.2f} of the time: {took}")
-    busy = sum(run.fit_cpu_seconds for run in keras) / sum(by_keras)
+    busy = sum(run.in_fits("cpu_seconds") for run in keras) / sum(by_keras)
     cores = available_cores()
     cause = f"; Keras keeps {busy:.1f} of {cores} cores busy" if cores - busy < _IDLE_CORES else ""
     if min(overlapped) > max(by_keras):

@@ -73,7 +73,7 @@ class Run:
             numbers = sorted(int(path.stem) for path in directory.glob("*.json"))
             record = {"calls": numbers, "error": f"{ENDED} the process", "refused": None}
         paths = [directory / f"{number}.json" for number in record["calls"]]
-        calls = [_with_arrays(json.loads(path.read_text())) for path in paths if path.exists()]
+        calls = [json.loads(p.read_text(), object_hook=_with_array) for p in paths if p.exists()]
         kept = [path.with_suffix(".npz") for path in paths if path.exists()]
         variables = [list(arrays(path.read_bytes()).values()) if path.exists() else [] for path in kept]
         work = directory / "work"
@@ -84,19 +84,10 @@ class Run:
         calls, error, files, output, logged = _without(str(directory), found)
         return cls(directory, calls, error, variables, files, output, record["refused"], logged)
 
-    @property
-    def fit_seconds(self) -> float:
-        """The seconds in all calls of `fit`."""
-        return float(sum(call["seconds"] for call in self._fits))
-
-    @property
-    def fit_cpu_seconds(self) -> float:
-        """The seconds for which cores were busy in all calls of `fit`."""
-        return float(sum(call["cpu_seconds"] for call in self._fits))
-
-    @property
-    def _fits(self) -> list[Mapping[str, Any]]:
-        return [call for call in self.calls if call["name"] == "fit" and not call.get("within")]
+    def in_fits(self, what: str) -> float:
+        """Return what all calls of `fit` took in "seconds", or in "cpu_seconds" of busy cores."""
+        fits = (call for call in self.calls if call["name"] == "fit" and not call.get("within"))
+        return float(sum(call[what] for call in fits))
 
     @property
     def reasons(self) -> list[str]:
@@ -165,24 +156,12 @@ def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Ite
         words, others = (re.sub(r"(?<!\d)[-_]|[-_](?!\d)", r" \g<0> ", each) for each in (name, other))
         for found in _different_words(f"name of file {name}", words, others):
             yield replace(found, size=math.inf)
-        yield from _different(f"file {name}", first[name], second[other])
+        yield from differences_of(f"file {name}", first[name], second[other], texts=_different_texts)
 
 
-def _different(place: str, first: Any, second: Any) -> Iterator[Difference]:
-    """Yield where two contents of files differ."""
-    if isinstance(first, Mapping) and isinstance(second, Mapping):
-        for key in dict.fromkeys([*first, *second]):
-            if key in first and key in second:
-                yield from _different(f"{place} {key}", first[key], second[key])
-            else:
-                yield from differences_of(place, *({key: 0} if key in run else {} for run in (first, second)))
-    elif isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        for number, (a, b) in enumerate(zip(first, second, strict=True)):
-            yield from _different(f"{place} [{number}]", a, b)
-    elif isinstance(first, str) and isinstance(second, str):
-        yield from _different_lines(f"{place}, line", first.split("\n"), second.split("\n"))
-    else:
-        yield from differences_of(place, first, second)
+def _different_texts(place: str, first: str, second: str) -> Iterator[Difference]:
+    """Yield where two texts of files differ."""
+    return _different_lines(f"{place}, line", first.split("\n"), second.split("\n"))
 
 
 def _different_lines(place: str, first: Sequence[str], second: Sequence[str]) -> Iterator[Difference]:
@@ -259,10 +238,5 @@ def _without(directory: str, value: Any) -> Any:
     return [_without(directory, part) for part in value] if isinstance(value, list) else value
 
 
-def _with_arrays(value: Any) -> Any:
-    """Return what `recording` wrote with its arrays."""
-    if isinstance(value, dict):
-        if ARRAY in value:
-            return np.array(value[ARRAY], value["dtype"])
-        return {key: _with_arrays(part) for key, part in value.items()}
-    return [_with_arrays(part) for part in value] if isinstance(value, list) else value
+def _with_array(value: dict[str, Any]) -> Any:
+    return np.array(value[ARRAY], value["dtype"]) if ARRAY in value else value

@@ -37,15 +37,7 @@ def content_of(path: Path, directory: str) -> Any:
     data = path.read_bytes()
     if TIMELINE.encode() in data:
         return TIMELINE  # what the trainer did when, which a fit by Keras leaves empty
-    prefix = path.parent / path.name.partition(".data-" if ".data-" in path.name else ".index")[0]
-    try:
-        if prefix.name != path.name and Path(f"{prefix}.index").exists():
-            content = _tensors(prefix) if path.suffix == ".index" else f"values of {prefix.name}.index"
-        else:
-            content = _values(path.name, data)
-    except Exception:  # of a format that its name or beginning does not tell, or damaged
-        content = None
-    return content if content is not None else _digest(data.replace(directory.encode(), b""))
+    return _part(data, directory.encode())
 
 
 def arrays(data: bytes) -> dict[str, np.ndarray]:
@@ -54,12 +46,21 @@ def arrays(data: bytes) -> dict[str, np.ndarray]:
         return dict(values)
 
 
-def _values(name: str, data: bytes) -> Any:
+def _part(data: bytes, directory: bytes = b"") -> Any:
+    try:
+        content = _values(data)
+    except Exception:  # of a format that its beginning does not tell, or damaged
+        content = None
+    digest = hashlib.sha256(data.replace(directory, b"") if directory else data)
+    return content if content is not None else f"digest {digest.hexdigest()}"
+
+
+def _values(data: bytes) -> Any:
     for magic, unpacked in _PACKED.items():
         if data.startswith(magic):
-            return _values(name.rpartition(".")[0], unpacked(data))
+            return _values(unpacked(data))
     if data.startswith(b"\x93NUMPY"):
-        return _array(io.BytesIO(data))
+        return _array(data)
     if data.startswith(b"\x89HDF"):
         return _datasets(data)
     if b"brain.Event:" in data[:64]:
@@ -69,50 +70,19 @@ def _values(name: str, data: bytes) -> Any:
     if data[257:262] == b"ustar":
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
             members = {member.name: tar.extractfile(member) for member in tar if member.isfile()}
-            return {name: _member(name, file.read()) for name, file in members.items() if file is not None}
+            return {name: _part(file.read()) for name, file in members.items() if file is not None}
     if zipfile.is_zipfile(io.BytesIO(data)):  # such as a model of Keras's
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             dated = "metadata.json" if "config.json" in archive.namelist() else None
-            return {name: _member(name, archive.read(name)) for name in archive.namelist() if name != dated}
+            return {name: _part(archive.read(name)) for name in archive.namelist() if name != dated}
     return data.decode() if len(data) <= _LARGEST_TEXT else None
 
 
-def _member(name: str, data: bytes) -> Any:
+def _array(data: bytes) -> Any:
     try:
-        content = _values(name, data)
-    except Exception:
-        content = None
-    return content if content is not None else _digest(data)
-
-
-def _digest(data: bytes) -> str:
-    return f"digest {hashlib.sha256(data).hexdigest()}"
-
-
-def _array(file: io.BytesIO) -> Any:
-    try:
-        return np.load(file, allow_pickle=False)
-    except ValueError:  # of objects, which are pickled behind the header
-        file.seek(0)
-        version = np.lib.format.read_magic(file)
-        read = {1: np.lib.format.read_array_header_1_0, 2: np.lib.format.read_array_header_2_0}
-        read[version[0]](file)
-        return _tree(_Reader(file).load())
-
-
-def _tensors(prefix: Path) -> dict[str, Any]:
-    """Return the variables of a checkpoint of TensorFlow's."""
-    import tensorflow as tf
-
-    reader = tf.train.load_checkpoint(str(prefix))
-    values: dict[str, Any] = {}
-    for name in sorted(reader.get_variable_to_shape_map()):
-        if "_all_variables/" in name:  # of an exported model, in the order of a set
-            values.setdefault("variables", []).append(reader.get_tensor(name))
-        elif "OBJECT_GRAPH" not in name:
-            values[name] = _tree(reader.get_tensor(name))
-    values.get("variables", []).sort(key=lambda value: (value.shape, float(np.sum(value))))
-    return values
+        return np.load(io.BytesIO(data), allow_pickle=False)
+    except ValueError:  # of objects, which are pickled behind the header: a line that begins with its size
+        return _tree(_Reader(io.BytesIO(data[data.index(b"\n", 12) + 1 :])).load())
 
 
 def _events(data: bytes) -> dict[str, Any]:
@@ -150,26 +120,21 @@ def _datasets(data: bytes) -> dict[str, Any]:
     return values
 
 
-class _Object:
-    """Stands in a pickle for an object of any class, none of whose code is run."""
+class _Object(list[Any]):
+    """Stands in a pickle for an object of any class, none of whose code is run, with what it is made of."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> _Object:
         self = super().__new__(cls)
-        self.parts = [*args, *kwargs.items()]
+        self.extend([*args, *kwargs.items()])
         return self
-
-    parts: list[Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Take what its class takes."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        self.parts.append([key, value])
+        self.append([key, value])
 
-    def append(self, value: Any) -> None:
-        self.parts.append(value)
-
-    extend = __setstate__ = append
+    __setstate__ = list.append
 
 
 class _Reader(pickle.Unpickler):
@@ -191,7 +156,7 @@ def _tree(value: Any, above: tuple[int, ...] = ()) -> Any:
         return "itself"
     above = (*above, id(value))
     if isinstance(value, _Object):
-        return {type(value).__name__: [_tree(part, above) for part in value.parts]}
+        return {type(value).__name__: [_tree(part, above) for part in value]}
     if isinstance(value, Mapping):
         return {str(_tree(key, above)): _tree(part, above) for key, part in value.items()}
     if isinstance(value, (set, frozenset)):

@@ -6,7 +6,6 @@ The script runs up to that call, which is looked at and does not train.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from overlap_train._support.printing import error_text
 from overlap_train.cli.report import Finding, Report, State, UsageError, one_line
@@ -31,7 +30,11 @@ def run(options: argparse.Namespace) -> Report:
     """Run the script up to its first `fit`, and explain that."""
 
     def look(reached: FirstFit) -> tuple[bool, Explanation]:
-        return reached.by_keras, _explained(options.script, reached)
+        try:
+            return reached.by_keras, reached.trainer.explain(*reached.args, **reached.kwargs)
+        except Exception as error:
+            text = one_line(error_text(error))
+            raise UsageError(f"the fit of {options.script} would raise {text}") from error
 
     by_keras, explanation = first_fit(options.script, options.rest, look)
     state: State = "ok" if explanation.overlaps else "note"
@@ -48,12 +51,3 @@ def run(options: argparse.Namespace) -> Report:
     repeats = (f"plan: {plan}", *(f"validating in step with the training: {r}" for r in explanation.reasons))
     findings += [Finding("said", text, "", "note") for text in explanation.messages if text not in repeats]
     return Report("explain", {"fit": findings}, str(options.script))
-
-
-def _explained(script: Path, reached: FirstFit) -> Explanation:
-    """Return what a script's first `fit` would do, or raise a UsageError with what it would raise."""
-    try:
-        explanation: Explanation = reached.trainer.explain(*reached.args, **reached.kwargs)
-    except Exception as error:
-        raise UsageError(f"the fit of {script} would raise {one_line(error_text(error))}") from error
-    return explanation

@@ -32,7 +32,6 @@ PREFIX = "overlap-train-"  # of the directory for the copies
 _SHOWN = 5  # differences
 _LARGEST_GIB = 4
 _LEFT_OUT = {".git", "__pycache__", ".venv", "venv"}
-_OF_GIT = ("HEAD", "config", "index", "packed-refs", "refs", "shallow")  # all but what is large
 # As `python script` does, with the script's folder on the path and not the working directory.
 _PROCESS = (
     "import sys; sys.path[:] = filter(None, sys.path); "
@@ -68,11 +67,10 @@ def run(options: argparse.Namespace) -> Report:
         findings = judge(
             options.tolerance, keras, ours, lambda by: record(folder(directory, by, 2), by, options)
         )
-    saved_s = keras.fit_seconds - ours.fit_seconds
-    gain = f"{ours.fit_seconds:.2f} s in fit, by Keras {keras.fit_seconds:.2f} s"
-    return Report(
-        "verify", {"result": [*findings, Finding("time", saved_s, gain, "ok" if saved_s > 0 else "note")]}
-    )
+    by_keras_s, ours_s = keras.in_fits("seconds"), ours.in_fits("seconds")
+    saved_s, gain = by_keras_s - ours_s, f"{ours_s:.2f} s in fit, by Keras {by_keras_s:.2f} s"
+    findings.append(Finding("time", saved_s, gain, "ok" if saved_s > 0 else "note"))
+    return Report("verify", {"result": findings})
 
 
 def require_comparable(script: Path, keras: Run, ours: Run) -> None:
@@ -216,11 +214,8 @@ def _copy(here: Path, work: Path) -> None:
             shutil.copy2(source, work / place)
     git = next((path / ".git" for path in (here, *here.parents) if (path / ".git").exists()), None)
     if git is not None and git.is_dir() and os.access(git, os.R_OK):
-        for name in _OF_GIT:
-            copy = shutil.copytree if (git / name).is_dir() else shutil.copy2
-            if (git / name).exists():
-                (work / ".git").mkdir(exist_ok=True)
-                copy(git / name, work / ".git" / name)
+        large = shutil.ignore_patterns("objects", "lfs", "annex", "modules", "*.ipc")
+        shutil.copytree(git, work / ".git", ignore=large, symlinks=True)
         (work / ".git/objects/info").mkdir(parents=True)  # new objects are written to the copy
         (work / ".git/objects/info/alternates").write_text(f"{git / 'objects'}\n")
 

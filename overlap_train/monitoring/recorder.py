@@ -32,22 +32,19 @@ from overlap_train.records import EpochAccount, FitAccount, Span
 _start = attrgetter("start_s")
 
 
+@dataclass(eq=False, slots=True)
 class OpenSpan:
     """Time the body of a `with` statement, and add the span to the recorder at its end.
 
     Use it for one `with`, on one thread. The span is also kept if the body raises.
     """
 
-    __slots__ = ("_details", "_epoch", "_name", "_recorder", "_start_s", "_step")
-
-    def __init__(
-        self, recorder: SpanRecorder, name: str, epoch: int | None, step: int | None, details: dict[str, Any]
-    ) -> None:
-        self._recorder = recorder
-        self._name = name
-        self._epoch = epoch
-        self._step = step
-        self._details = details
+    _recorder: SpanRecorder
+    _name: str
+    _epoch: int | None
+    _step: int | None
+    _details: dict[str, Any]
+    _start_s: float = 0.0
 
     def note(self, **details: Any) -> None:
         """Add details that become known during the work, such as `steps`."""

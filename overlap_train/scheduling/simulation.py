@@ -101,19 +101,17 @@ def simulate(
     return _Run(board, queue, distributor, true_s, loads or {}, memory_bytes_per_s).of(arrivals)
 
 
+@dataclass(eq=False)
 class _Run:
-    def __init__(
-        self,
-        board: Board,
-        queue: JobQueue,
-        distributor: LayerDistributor,
-        true_s: Callable[[Layer, Device], float],
-        loads: Mapping[str, BackgroundLoad],
-        memory_bytes_per_s: float,
-    ) -> None:
-        self._platform, self._costs = board.platform, board.costs
-        self._board, self._queue, self._distributor = board, queue, distributor
-        self._true_s, self._loads, self._memory_bytes_per_s = true_s, loads, memory_bytes_per_s
+    _board: Board
+    _queue: JobQueue
+    _distributor: LayerDistributor
+    _true_s: Callable[[Layer, Device], float]
+    _loads: Mapping[str, BackgroundLoad]
+    _memory_bytes_per_s: float
+
+    def __post_init__(self) -> None:
+        self._platform, self._costs = self._board.platform, self._board.costs
         self._traffic: dict[int, float] = {}  # bytes a second, by the job that runs
         self._idle = {device.name: device.slots for device in self._platform.devices}
         self._order = itertools.count()

@@ -211,7 +211,6 @@ WRITES = {
         pickle.dumps([at, Span("", "", loss, 1.0, 0, 1)])
     ),
     "array of objects": lambda at, loss: np.save("a.npy", [{"loss": loss}, {"at": at}], allow_pickle=True),
-    "checkpoint": lambda at, loss: tf.train.Checkpoint(a=tf.Variable(at), b=tf.Variable(loss)).write("a"),
     "folder": lambda at, loss: (os.mkdir(f"{uuid.UUID(int=int(at) ** 4)}"), _h5(at, loss)),
     "name": lambda at, loss: Path(f"{at:.0f}-{loss:.4f}.txt").touch() or Path(f"{loss:.4f}-0001").touch(),
     "name with both": lambda at, loss: Path(f"run-20261130-12{at % 60:04.0f}_acc{loss:.2f}").touch(),
