@@ -20,9 +20,8 @@ import tensorflow as tf
 from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
 from overlap_train._callbacks.inside import EpochHooks
-from overlap_train._inspection.bits import same_bits
 from overlap_train._keras import metrics as keras_metrics
-from overlap_train._snapshot import ModelState, StateVariable, Values
+from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
 
 class LateHooks(EpochHooks):

@@ -13,11 +13,10 @@ from typing import Any, Protocol
 
 import keras
 
-from overlap_train._inspection.bits import same_bits
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._keras.data import OUT_OF_DATA, warn_out_of_data
-from overlap_train._snapshot import ModelState, Snapshot, Values
+from overlap_train._snapshot import ModelState, Snapshot, Values, same_bits
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
