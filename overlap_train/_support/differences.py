@@ -17,7 +17,7 @@ ENDED = "ended with"  # and its status: the error of a script that ends itself
 ARRAY = "values of an array"  # the key under which a recorded value has those of an array
 
 _SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
-_OF_GRADIENTS = 0.1  # of a difference in what an optimizer keeps counts so much
+OF_GRADIENTS = 0.02  # of a difference in moments counts so much: the share of a row in some batches
 _RESULTS = 1e-12  # between the spacings of float64, in which Python has its numbers, and of float32
 _NOISE = 8  # spacings of the largest entry in which the entries of an array may differ by rounding
 
@@ -122,7 +122,7 @@ def _different_variables(
     paths = record.get("variables", ())
     for number, (path, value, other) in enumerate(zip(paths, variables, others, strict=False)):
         # Moments are of gradients, which take another way where rounding moves the largest of some inputs.
-        factor = 1.0 if number < record.get("weights", len(paths)) else _OF_GRADIENTS
+        factor = 1.0 if number < record.get("weights", len(paths)) else OF_GRADIENTS
         for found in differences_of(f"{place}, variable {path}", value, other):
             yield dataclasses.replace(found, size=found.size * factor)
 

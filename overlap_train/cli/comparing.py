@@ -19,6 +19,7 @@ import numpy as np
 from overlap_train._support.differences import (
     ARRAY,
     ENDED,
+    OF_GRADIENTS,
     Difference,
     deciding,
     differences_of,
@@ -156,7 +157,9 @@ def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Ite
         words, others = (re.sub(r"(?<!\d)[-_]|[-_](?!\d)", r" \g<0> ", each) for each in (name, other))
         for found in _different_words(f"name of file {name}", words, others):
             yield replace(found, size=math.inf)
-        yield from differences_of(f"file {name}", first[name], second[other], texts=_different_texts)
+        for found in differences_of(f"file {name}", first[name], second[other], texts=_different_texts):
+            of_gradients = " optimizer/vars/" in found.place  # in a model of Keras's
+            yield replace(found, size=found.size * (OF_GRADIENTS if of_gradients else 1.0))
 
 
 def _different_texts(place: str, first: str, second: str) -> Iterator[Difference]:
