@@ -94,10 +94,8 @@ class Delivery:
             outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
             ended(outcome)
             return outcome
-        aside, function = (
-            self._state.read() if trained_on else None,
-            keras_training.train_function(self._model),
-        )
+        aside = self._state.read() if trained_on else None
+        function = keras_training.train_function(self._model)
         if aside is not None:
             self._state.restore(snapshot.values)
         hidden = self._model.stop_training and self.stopped_in > snapshot.epoch
@@ -137,7 +135,7 @@ class Delivery:
     ) -> tuple[list[int], Values, str | None]:
         """Begin the next epoch, if that is due, and return what callbacks have done since the snapshot.
 
-        That is the places in `Values.flat` that they set, the values of all variables, and it in words.
+        That is the places in `Values.flat` that they set, the values of all variables, and why in words.
         """
         expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:

@@ -79,11 +79,17 @@ class Deliveries:
 
     def deliver_ready(self) -> bool:
         """Delivers what is ready without waiting; returns whether that rolled the training back."""
-        return any(self.deliver_oldest() for _ in iter(self.ready, False))
+        while self.ready():
+            if self.deliver_oldest():
+                return True
+        return False
 
     def deliver_all(self) -> bool:
         """Waits for all epochs, until one rolls the training back; returns whether one did."""
-        return any(self.deliver_oldest() for _ in iter(self.backlog.__len__, 0))
+        while len(self.backlog):
+            if self.deliver_oldest():
+                return True
+        return False
 
     def take_back(self, error: Exception) -> bool:
         """Delivers the epochs that wait when the training has failed ahead of them.
