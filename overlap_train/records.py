@@ -25,8 +25,6 @@ __all__ = [
     "StepValidation",
     "ValidationResult",
     "Verification",
-    "flat",
-    "prefixed",
 ]
 
 __dir__ = public_names(__name__)

@@ -28,8 +28,6 @@ import pytest
 import tensorflow as tf
 
 import overlap_train
-from overlap_train._checkpoint.container import CheckpointState
-from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._fit import evaluating
 from overlap_train._support import fit_arguments
 from overlap_train.conv import library
@@ -110,7 +108,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "AccountLog": {"path": lambda: "log.jsonl"},
     "AccountWriter": {"log_dir": lambda: "logs"},
     "CheckpointPolicy": {"directory": lambda: "checkpoints"},
-    "CheckpointStore": {"directory": lambda: "checkpoints"},
     "ConvKey": {
         "direction": lambda: "forward",
         "dtype": lambda: "float32",
@@ -216,7 +213,6 @@ def public():
     for path in sorted(Path(overlap_train.__file__).parent.glob("models/*.py")):
         module = importlib.import_module(f"overlap_train.models.{path.stem}")
         found |= {name: getattr(module, name) for name in getattr(module, "__all__", ())}
-    found |= {"CheckpointState": CheckpointState, "CheckpointStore": CheckpointStore}
     return found | {"fit": fit_arguments.FitNumbers, "evaluate": evaluating.check_evaluate}
 
 
