@@ -19,15 +19,14 @@ import tensorflow as tf
 
 from overlap_train._callbacks.delivery import EpochBeginning
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
-from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
 
-class LateHooks(EpochHooks):
+class EpochHooks:
     """Calls the hooks inside epochs, or has them wait.
 
-    While an earlier epoch has not been delivered, which `waits` tells, late hooks wait for its delivery,
+    While an earlier epoch has not been delivered, which `waits` tells, `late` hooks wait for its delivery,
     except those of callbacks that declare that they only watch. With `resets_late` the reset of the metrics,
     which runs Python, waits too; until then they are assumed to be reset as for the validation before.
     """
@@ -42,7 +41,8 @@ class LateHooks(EpochHooks):
         late: bool = False,
         resets_late: bool = False,
     ) -> None:
-        super().__init__(model, callbacks)
+        self._model = model
+        self._callbacks = callbacks
         self._state = state
         self._waits = waits
         members = callbacks.callbacks if late else []
@@ -106,6 +106,14 @@ class LateHooks(EpochHooks):
         """Return the name of the first variable of a metric that holds another value."""
         triples = zip(self._state.metrics, values, self._state.read_metrics(), strict=True)
         return next((variable.name for variable, old, new in triples if not same_bits(old, new)), None)
+
+    def batch_begin(self, epoch: int, batch: int) -> None:
+        """Call `on_train_batch_begin`, or have it wait."""
+        self._call(epoch, "on_train_batch_begin", batch, None)
+
+    def batch_end(self, epoch: int, batch: int, logs: Mapping[str, Any] | None) -> None:
+        """Call `on_train_batch_end`, or have it wait."""
+        self._call(epoch, "on_train_batch_end", batch, logs)
 
     def release(self, epoch: int) -> None:
         """Call the hooks that wait of the epochs up to one, whose predecessor has been delivered."""

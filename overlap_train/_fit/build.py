@@ -14,9 +14,8 @@ import keras
 
 from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.grounds import Grounds
-from overlap_train._callbacks.hooks import hook_that_waits, may_wait
-from overlap_train._callbacks.inside import EpochHooks
-from overlap_train._callbacks.late import LateHooks
+from overlap_train._callbacks.hooks import hook_that_waits
+from overlap_train._callbacks.late import EpochHooks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
@@ -40,7 +39,7 @@ from overlap_train._validation.step_validations import StepValidations, deliver_
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError
-from overlap_train.monitoring.quiet import QuietProgress
+from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
 from overlap_train.records import StepValidation
@@ -67,7 +66,7 @@ class FitBuilder:
     _request: FitRequest
     _cursor: Cursor
     _callbacks: keras.callbacks.CallbackList
-    _progress: QuietProgress
+    _progress: ProgressReporter
     _resources: contextlib.ExitStack
     _inside: list[StepValidation]  # takes the results of validations inside epochs
     _: KW_ONLY
@@ -192,14 +191,11 @@ class FitBuilder:
         self._resources.callback(backlog.drop)
         # With on_change="continue" some may have to be called at once although the training runs ahead.
         late = self._can_be_late() and not any(map(self._waiting_hook(suite), self._callbacks.callbacks))
-        hooks = EpochHooks(request.model, callbacks)
-        resets_late = suite.reads_by_python()
-        if resets_late or (late and may_wait(self._callbacks.callbacks)):
-            hooks = LateHooks(
-                *(request.model, callbacks, state, lambda: len(backlog) > 0),
-                late=late,
-                resets_late=resets_late,
-            )
+        hooks = EpochHooks(
+            *(request.model, callbacks, state, lambda: len(backlog) > 0),
+            late=late,
+            resets_late=suite.reads_by_python(),
+        )
         lag = LagControl(
             backlog,
             self._progress.message,

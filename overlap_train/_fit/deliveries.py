@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
-from overlap_train._callbacks.inside import EpochHooks
+from overlap_train._callbacks.late import EpochHooks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import Checkpoints
@@ -23,7 +23,7 @@ from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.step_validations import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
-from overlap_train.monitoring.quiet import QuietProgress
+from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import flat, prefixed
 
@@ -42,7 +42,7 @@ class Deliveries:
     resumer: Resumer | None
     cursor: Cursor
     ledger: Ledger
-    progress: QuietProgress
+    progress: ProgressReporter
     hosts: Hosts
     timeout_s: float | None  # for one validation
     check_interrupted: Callable[[], None]  # raises `Interrupted` after a signal, on one host

@@ -14,8 +14,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
+from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import Verbosity
-from overlap_train.monitoring.quiet import PendingValidation, QuietProgress
 from overlap_train.monitoring.table import format_metric
 from overlap_train.monitoring.terminal import (
     BAR_WIDTH,
@@ -29,8 +29,11 @@ from overlap_train.monitoring.terminal import (
 _REDRAW_S = 0.1
 _HEARTBEAT_S = 30.0
 
+PendingValidation = tuple[int, int, int]
+"""(epoch, shards done, shards)."""
 
-class ProgressReporter(QuietProgress):
+
+class ProgressReporter(Closing):
     """Show the training and the pending validations, in a form that suits the stream.
 
     - `verbose=1` on a terminal or in a notebook: a bar. Each epoch leaves Keras's two lines when its
@@ -65,7 +68,7 @@ class ProgressReporter(QuietProgress):
             stream: the text stream to write to; None means `sys.stdout`, as in Keras.
             clock: returns the time in seconds.
         """
-        super().__init__()
+        self.messages: list[str] = []
         self._stream = TolerantStream(sys.stdout if stream is None else stream)
         self._total_epochs = total_epochs
         self._steps_per_epoch = steps_per_epoch
@@ -136,7 +139,7 @@ class ProgressReporter(QuietProgress):
 
     def message(self, text: str, *, detail: bool = False) -> None:
         """Print a notice on lines of its own; a detail, such as the plan, with `verbose=2` only."""
-        super().message(text)
+        self.messages.append(text)
         if self._details or not detail:
             self._say(text)
 
