@@ -151,10 +151,8 @@ class ModelState:
 
     def read_at(self, drawn: Values) -> Values:
         """Returns the present values, but those that the pipeline of the training data writes of `drawn`."""
-        flat, then = list(self.read().flat()), drawn.flat()
-        for index in self._moving:
-            flat[index] = then[index]
-        return self.pack(flat)
+        then = drawn.flat()
+        return self.with_values(self.read(), {index: then[index] for index in self._moving})
 
     @property
     def metric_handles(self) -> set[int]:
@@ -212,11 +210,6 @@ class ModelState:
             parts.append(tuple(flat[start : start + len(group)]))
             start += len(group)
         return Values(*parts)
-
-
-def weights_of(values: Values) -> tuple[tuple[tf.Tensor, ...], tuple[tf.Tensor, ...]]:
-    """Returns the model's own variables among a snapshot's values: trainable, non-trainable."""
-    return values.trainable, values.non_trainable
 
 
 def same_bits(a: tf.Tensor, b: tf.Tensor) -> bool:

@@ -44,7 +44,6 @@ class EpochBeginning:
 
 
 Ended = Callable[[Outcome], None]
-Results = Mapping[str, ValidationResult]
 BeginNext = Callable[[Values], EpochBeginning]
 
 
@@ -66,7 +65,8 @@ class Delivery:
     changed_decision: Callable[[], str | None] = lambda: None
 
     def __post_init__(self) -> None:
-        self._wants_test = listens(self._callbacks.callbacks, *TEST_HOOKS)
+        wants_test = listens(self._callbacks.callbacks, *TEST_HOOKS)
+        self._replay = Replay(self._model, self._state, self._callbacks, self.suite, wants_test)
         self.stopped_in = -1  # the last epoch inside which a hook has set `stop_training`
 
     def deliver(
@@ -101,12 +101,12 @@ class Delivery:
         hidden = self._model.stop_training and self.stopped_in > snapshot.epoch
         if hidden:
             self._model.stop_training = False
-        parts = self._model, self._state, self._callbacks, self.suite, self._evaluate_set, self._wants_test
-        tested, spans = Replay(*parts).tested(snapshot, results, live)
+        tested, spans = self._replay.tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
-        stop, values = bool(self._model.stop_training), self._values(snapshot, aside)
+        stop = bool(self._model.stop_training)
+        values = self._state.read() if aside is None else self._state.read_at(snapshot.values)
         outcome = Outcome(keras_metrics.python_logs(logs), stop, values, tested, spans)
         ended(outcome)
         if aside is None:
@@ -141,17 +141,13 @@ class Delivery:
         if begin_next is not None:
             begun = begin_next(aside)
             expected, reason = self._state.with_values(expected, begun.rates), begun.reason
-            values = self._values(snapshot, aside)
+            values = self._state.read_at(snapshot.values)
         changed = self._state.differing(expected, values)
         if changed:
             reason = f"a callback set {self._state.variables[changed[0]].name}"
         if self._model.stop_training:
             reason = "the training was stopped"
         return changed, values, reason
-
-    def _values(self, snapshot: Snapshot, aside: Values | None) -> Values:
-        """Return what the variables hold behind a hook."""
-        return self._state.read() if aside is None else self._state.read_at(snapshot.values)
 
     def go_back(self, snapshot: Snapshot) -> None:
         """Have the model hold a snapshot whose validation failed; what was trained since is given up."""
@@ -162,7 +158,12 @@ class Delivery:
         self._state.restore_pipeline(snapshot.values)
 
     def _deliver_unseen(
-        self, snapshot: Snapshot, train_logs: Mapping[str, Any], results: Results, *, trained_on: bool
+        self,
+        snapshot: Snapshot,
+        train_logs: Mapping[str, Any],
+        results: Mapping[str, ValidationResult],
+        *,
+        trained_on: bool,
     ) -> Outcome:
         """Deliver to callbacks that look at the logs alone: the model stays as it is."""
         logs = self._logs(train_logs, results)
@@ -184,6 +185,3 @@ class Delivery:
             if not result.of_function:
                 logs |= {name: value for name, value in result.metrics.items() if name in live}
         return {**logs, **prefixed(results)}
-
-    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
-        return self.suite.evaluate(name, values)

@@ -17,7 +17,6 @@ A sign is judged by its change in the reader's own time: the clocks of two hosts
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import os
 import re
@@ -38,7 +37,7 @@ from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.fingerprints import describe_layers, numbered
 from overlap_train._checkpoint.store import DirectoryLock
 from overlap_train._keras import models as keras_models
-from overlap_train._snapshot import ModelState, Values, weights_of
+from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.closing import Closing
 from overlap_train._support.encoding import array_of, encoded
 from overlap_train._support.files import read_regular, replace_content
@@ -189,7 +188,7 @@ class RunWriter:
 
     def arrays_of(self, values: Values) -> dict[str, npt.NDArray[Any]]:
         """Return the weights of a snapshot by name, without a copy where the host's memory holds them."""
-        weights = itertools.chain(*weights_of(values))
+        weights = [*values.trainable, *values.non_trainable]
         return {name: array_of(value) for name, value in zip(self._names, weights, strict=True)}
 
     def open(self) -> None:

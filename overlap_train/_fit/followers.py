@@ -183,9 +183,6 @@ class SharedDelivery(Delivery):
         super().__init__(hooks.model, hooks.state, callbacks, on_change=on_change, suite=suite)
         self._hooks = hooks
 
-    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
-        return self.suite.evaluate(name, values, alone=True)
-
     def deliver(
         self,
         snapshot: Snapshot,

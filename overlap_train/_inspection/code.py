@@ -15,7 +15,6 @@ import sys
 import sysconfig
 import types
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import PurePath
 from typing import Any
 
@@ -142,7 +141,7 @@ def module_of(thing: Any) -> str:
 Definition = ast.FunctionDef | ast.Lambda
 
 
-@lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=1024)
 def definition_of(code: types.CodeType) -> Definition | None:
     """Return the definition of a function, or None.
 
@@ -166,7 +165,7 @@ def _is_at(node: Definition, code: types.CodeType) -> bool:
     return node.name == code.co_name and first == code.co_firstlineno
 
 
-@lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=64)
 def _functions_of(file: str) -> tuple[list[Definition], list[types.CodeType]]:
     """Return the definitions of the functions in a source file, and all code in it."""
     source = "".join(linecache.getlines(file))

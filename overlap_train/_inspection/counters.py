@@ -24,10 +24,7 @@ class Counter:
 
     def times(self, calls: int) -> tf.Tensor:
         """Return the sum that a number of calls add, in the variable's dtype: integers wrap around."""
-        dtype = self.variable.dtype
-        least = int(dtype.min)
-        wrapped = (self.step * calls - least) % (1 << (8 * dtype.size)) + least
-        return tf.constant(np.array(wrapped, object).astype(dtype.as_numpy_dtype))
+        return tf.constant(np.multiply(self.step, np.array(calls).astype(self.step.dtype)))
 
 
 def counters_of(function: TracedFunction, integers: Iterable[CapturedVariable]) -> list[Counter]:
@@ -35,25 +32,24 @@ def counters_of(function: TracedFunction, integers: Iterable[CapturedVariable]) 
     graph, inputs = function.graph, function.inputs
     counters = []
     for variable in integers:
-        step = _constant_sum(graph, inputs[id(variable.handle)])
+        step = _constant_sum(graph, inputs[id(variable.handle)], variable.dtype.as_numpy_dtype)
         if step is not None:
             counters.append(Counter(variable, step))
     return counters
 
 
-def _constant_sum(graph: Any, handle: Any) -> np.ndarray[Any, Any] | None:
+def _constant_sum(graph: Any, handle: Any, dtype: Any) -> np.ndarray[Any, Any] | None:
     """Return the sum of the constants added to the variable of a handle; None if more is done to it."""
     order = {operation.name: place for place, operation in enumerate(graph.get_operations())}
     uses = sorted(handle.consumers(), key=lambda operation: order[operation.name])
-    total, last = np.zeros((), object), -1
+    total, last = np.zeros((), dtype), -1
     for operation in uses:
         if operation.type == "ReadVariableOp":
             continue
         addend = _constant_of(operation, handle, order, last)
         if addend is None:
             return None
-        ints = np.array(np.asarray(addend).tolist(), object)  # of any size
-        total, last = np.array(total + ints, object), order[operation.name]
+        total, last = np.add(total, addend), order[operation.name]
     return total
 
 

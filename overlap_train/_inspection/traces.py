@@ -113,13 +113,8 @@ class Traces:
         """Whether there is a value under a key."""
         return self._tokens.get(kind) is token and key in self._kept.get(kind, {})
 
-    def __deepcopy__(self, memo: Any) -> Traces:
-        return Traces()
-
-    def __copy__(self) -> Traces:
-        return Traces()
-
     def __reduce__(self) -> tuple[Any, ...]:
+        """Let copies and pickles of a model begin without traces."""
         return Traces, ()
 
 
