@@ -26,7 +26,7 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -156,7 +156,6 @@ class _Damage(Exception):
 
 def _read(file: _Readable, file_bytes: int) -> CheckpointState:
     manifest = _read_manifest(file, file_bytes)
-    state = CheckpointState(**{**manifest, "arrays": {}})
     shapes = {each["name"]: (each["shape"], np.dtype(each["dtype"])) for each in manifest["arrays"]}
     digests = [each["sha256"] for each in manifest["arrays"]]
     sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in shapes.values()]
@@ -169,7 +168,7 @@ def _read(file: _Readable, file_bytes: int) -> CheckpointState:
         if file.readinto(content.data) != size or hashlib.sha256(content.data).hexdigest() != digest:
             raise _Damage(f"the checksum of the array {short_repr(name)} differs")
         arrays[name] = content.view(dtype).reshape(shape)
-    return replace(state, arrays=arrays)
+    return CheckpointState(**manifest | {"arrays": arrays})
 
 
 def _read_manifest(file: _Readable, file_bytes: int) -> dict[str, Any]:

@@ -54,18 +54,17 @@ class FitOutcome:
     accounts: EpochAccounts = field(default_factory=EpochAccounts)
     account: FitAccount | None = None  # before the end
     start_s: float = field(default_factory=time.monotonic)  # when `fit` was called
-    epoch_logs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
     step_validations: list[StepValidation] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
     def take(self, ledger: Ledger, history: keras.callbacks.History | None) -> None:
         """Takes in the accounts until now, and shows them in the `History`."""
-        recorder, self.epoch_logs = ledger.recorder, ledger.course.logs
+        recorder = ledger.recorder
         spans = None  # not all validations count, or not all spans are kept
         if isinstance(recorder, SpanRecorder) and not (recorder.dropped or self.step_validations):
             spans = recorder.spans()
         epochs = ledger.accounts.closed()
         self.account = ledger.accounts.fit(epochs, spans)
-        self.accounts = EpochAccounts(epochs, self.epoch_logs, self.account)
+        self.accounts = EpochAccounts(epochs, ledger.course.logs, self.account)
         if history is not None:
             history.ended, history.accounts, history.account = self.ended, self.accounts, self.account

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, TextIO
 
 from tqdm import tqdm
@@ -77,7 +76,8 @@ class ProgressReporter(Closing):
         shows_bar = verbose in ("auto", 1) and (self._stream.in_notebook() or is_terminal(self._stream))
         self._live = LiveLine(self._stream) if shows_bar else None
         self._two_lines = shows_bar or verbose == 2
-        self._lines: dict[int, _DelayedLine] = {}  # by epoch, in order
+        self._lines: dict[int, str] = {}  # of trained epochs, in order
+        self._waiting: set[int] = set()  # those of them whose validation is to come
         self._epoch: int | None = None
         self._step = self._began_step = 0
         self._metrics: Callable[[], Mapping[str, Any]] = dict
@@ -96,6 +96,7 @@ class ProgressReporter(Closing):
         """Show that an epoch begins, or begins again after a rollback."""
         self._prepared()
         self._lines = {earlier: line for earlier, line in self._lines.items() if earlier < epoch}
+        self._waiting &= self._lines.keys()
         self._epoch, self._step, self._metrics = epoch, 0, dict
         self._began_s, self._began_step = self._clock(), 0
         self._show(now=True)
@@ -124,17 +125,18 @@ class ProgressReporter(Closing):
             parts = [" ".join([parts[0], bar_of(self._stream)[-1] * BAR_WIDTH, *parts[1:]])]
         end = "\n" if self._two_lines else SEPARATOR
         text = self._name(epoch) + end + SEPARATOR.join([*filter(None, parts), *_metric_texts(metrics)])
-        self._lines[epoch] = _DelayedLine(text, validation_follows)
+        self._lines[epoch] = text
+        if validation_follows:
+            self._waiting.add(epoch)
         self._release_lines()
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
-        if line := self._lines.get(epoch):
-            line.text = SEPARATOR.join([line.text, *_metric_texts(metrics)])
+        if epoch in self._lines:
+            self._lines[epoch] = SEPARATOR.join([self._lines[epoch], *_metric_texts(metrics)])
         else:
             self._say(SEPARATOR.join([self._name(epoch), "validated", *_metric_texts(metrics)]))
-        for other, line in self._lines.items():
-            line.waits = line.waits and other > epoch
+        self._waiting = {later for later in self._waiting if later > epoch}
         self._release_lines()
 
     def message(self, text: str, *, detail: bool = False) -> None:
@@ -145,8 +147,7 @@ class ProgressReporter(Closing):
 
     def close(self) -> None:
         """Print the lines held back and remove the bar; does nothing the second time."""
-        for line in self._lines.values():
-            line.waits = False
+        self._waiting.clear()
         self._release_lines()
         if self._live is not None:
             self._live.close()
@@ -195,11 +196,10 @@ class ProgressReporter(Closing):
 
     def _release_lines(self) -> None:
         """Write the epochs' lines in order, up to the first that still waits."""
-        for epoch, line in list(self._lines.items()):
-            if line.waits:
+        for epoch in list(self._lines):
+            if epoch in self._waiting:
                 break
-            del self._lines[epoch]
-            self._say(line.text)
+            self._say(self._lines.pop(epoch))
 
     def _say(self, text: str) -> None:
         if self._silent:
@@ -210,14 +210,6 @@ class ProgressReporter(Closing):
         else:
             self._stream.write(text + "\n")
         self._stream.flush()
-
-
-@dataclass
-class _DelayedLine:
-    """The line of an epoch that is trained, and whether it still waits for a validation."""
-
-    text: str
-    waits: bool
 
 
 def _metric_texts(metrics: Mapping[str, Any]) -> list[str]:
