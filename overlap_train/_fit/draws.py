@@ -24,6 +24,7 @@ from overlap_train._callbacks.hooks import (
     is_declared_safe,
     may_change_training,
 )
+from overlap_train._callbacks.values import tf_variable
 from overlap_train._data.feed import Feed
 from overlap_train._data.pipeline import (
     UNKNOWN,
@@ -198,10 +199,7 @@ def _handles_of(holder: Any) -> list[Any]:
         return [variable.handle for variable in captured_by(holder)]
     if isinstance(holder, (keras.random.SeedGenerator, tf.random.Generator)):
         holder = holder.state
-    variables = [
-        each.value if isinstance(each, keras.Variable) else each
-        for each in getattr(holder, "variables", [holder])
-    ]
+    variables = map(tf_variable, getattr(holder, "variables", [holder]))
     return [each.handle for each in variables if isinstance(each, tf.Variable)]
 
 
@@ -222,11 +220,8 @@ def _reached_of(
     if target is not None:
         return target
     handles = {id(variable.handle) for variable in written}
-    for variable in reached(sources, tf.Variable, keras.Variable) if handles else ():
-        plain = variable.value if isinstance(variable, keras.Variable) else variable
-        if id(getattr(plain, "handle", None)) in handles:
-            return variable
-    return None
+    held = reached(sources, tf.Variable, keras.Variable) if handles else ()
+    return next((each for each in held if not handles.isdisjoint(map(id, _handles_of(each)))), None)
 
 
 def _shuffles_in(data: Any) -> frozenset[int]:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-MINIMUM_WINDOW_S = 10.0
+_WINDOW_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,31 +47,22 @@ def gpu_joules() -> float:
     return float(sum(millijoules)) / 1e3
 
 
-def measure(
-    work: Callable[[], object],
-    *,
-    window_s: float = MINIMUM_WINDOW_S,
-    read_j: Callable[[], float] = gpu_joules,
-    clock: Callable[[], float] = time.monotonic,
-    sleep: Callable[[float], None] = time.sleep,
-) -> EnergyReading:
+def measure(work: Callable[[], object]) -> EnergyReading:
     """Measure the energy of some work beyond that of the idle GPUs.
 
     They idle for one window, then the work is repeated for another one. `work` must return only when the
     device is done, too. Without a counter it is not run, and RuntimeError says why.
     """
-    if not window_s >= MINIMUM_WINDOW_S:
-        raise ValueError(f"window_s must be at least {MINIMUM_WINDOW_S}, got {window_s}: counters are coarse")
 
     def window(work: Callable[[], object], least_s: float) -> tuple[int, float, float]:
         """Repeat work until `least_s` are over; return the runs, the seconds and the joules."""
-        before_j, begin, runs, seconds = read_j(), clock(), 0, 0.0
+        before_j, begin_s, runs, seconds = gpu_joules(), time.monotonic(), 0, 0.0
         while runs == 0 or seconds < least_s:
             work()
-            runs, seconds = runs + 1, clock() - begin
-        return runs, seconds, read_j() - before_j
+            runs, seconds = runs + 1, time.monotonic() - begin_s
+        return runs, seconds, gpu_joules() - before_j
 
-    _, idle_s, idle_j = window(lambda: sleep(window_s), 0.0)
-    runs, seconds, total_j = window(work, window_s)
+    _, idle_s, idle_j = window(lambda: time.sleep(_WINDOW_S), 0.0)
+    runs, seconds, total_j = window(work, _WINDOW_S)
     idle_w = idle_j / idle_s
     return EnergyReading(runs, seconds, total_j, idle_w, total_j - idle_w * seconds)
