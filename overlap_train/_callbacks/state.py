@@ -40,7 +40,7 @@ from overlap_train._callbacks.values import (
     parts_of,
 )
 from overlap_train._inspection.attributes import variables_of
-from overlap_train._inspection.code import function_of, stored_in
+from overlap_train._inspection.code import attributes_set_by
 
 # Attributes of Keras's callbacks that are state; `append` see `rewind`.
 _STATE = frozenset(
@@ -58,10 +58,7 @@ _OF_THE_MODEL = frozenset({"_initial_epoch", "learning_rate", "stop_training"})
 @cache
 def _of_keras(kind: type) -> frozenset[str]:
     """Return the attributes that Keras's classes among the bases of `kind` add."""
-    members = [function_of(m) for base in filter(is_keras, kind.__mro__) for m in vars(base).values()]
-    codes = [member.__code__ for member in members if isinstance(member, types.FunctionType)]
-    stored = frozenset[str]().union(*(stored_in(code, "STORE_ATTR") for code in codes))
-    return stored - _OF_THE_MODEL | settings_of(kind)
+    return attributes_set_by(filter(is_keras, kind.__mro__)) - _OF_THE_MODEL | settings_of(kind)
 
 
 @cache

@@ -103,8 +103,7 @@ class CheckpointStore(Closing):
 
     Checkpoints are numbered in the order of their writing, `ckpt-000012.otck`, and not by epoch: a rollback
     may go back in epochs, and the newest state is the one to resume from. Loading needs no lock. The first
-    `save`, or entering the store as a context manager, locks the directory until `close`. Use a store from
-    one thread at a time.
+    `save` or `acquire` locks the directory until `close`. Use a store from one thread at a time.
     """
 
     def __init__(self, directory: str | os.PathLike[str], keep: int = 3) -> None:
@@ -194,10 +193,6 @@ class CheckpointStore(Closing):
     def close(self) -> None:
         """Unlock the directory; may be called again."""
         self._lock.release()
-
-    def __enter__(self) -> CheckpointStore:
-        self.acquire()
-        return self
 
     def _next_path(self) -> Path:
         paths = self.paths

@@ -14,7 +14,7 @@ import linecache
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -41,6 +41,13 @@ def stored_in(code: types.CodeType, *operations: str) -> frozenset[str]:
     """Return the names with which code, or a function inside it, executes one of `operations`."""
     instructions = (i for inner in within(code) for i in dis.get_instructions(inner))
     return frozenset(i.argval for i in instructions if i.opname in operations)
+
+
+def attributes_set_by(classes: Iterable[type]) -> frozenset[str]:
+    """Return the names of the attributes that the methods and properties of classes set."""
+    members = [function_of(member) for kind in classes for member in tuple(vars(kind).values())]
+    codes = [member.__code__ for member in members if isinstance(member, types.FunctionType)]
+    return frozenset().union(*(stored_in(code, "STORE_ATTR") for code in codes))
 
 
 def function_of(member: Any) -> Any:

@@ -20,12 +20,11 @@ from overlap_train._inspection.attributes import variables_of
 from overlap_train._inspection.code import (
     Origin,
     Unclear,
+    attributes_set_by,
     content_of,
-    function_of,
     imported,
     is_simple,
     origin_of,
-    stored_in,
 )
 
 # Of code that reaches more, it is unclear what else it reaches.
@@ -131,10 +130,7 @@ def _may_lead_on(value: Any) -> bool:
 @functools.lru_cache(maxsize=256)
 def _set_by_keras(kind: Any) -> frozenset[str]:
     """Return the names of the attributes that a class of Keras's, or the bases of another, set."""
-    classes = [base for base in kind.__mro__ if origin_of(base) is not Origin.USER]
-    members = [function_of(member) for base in classes for member in tuple(vars(base).values())]
-    functions = (member for member in members if isinstance(member, types.FunctionType))
-    return frozenset().union(*(stored_in(function.__code__, "STORE_ATTR") for function in functions))
+    return attributes_set_by(base for base in kind.__mro__ if origin_of(base) is not Origin.USER)
 
 
 def _of_function(function: types.FunctionType) -> Iterator[Any]:

@@ -14,7 +14,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -54,23 +53,12 @@ class OpenSpan:
         self._start_s = self._recorder.clock()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        end_s = self._recorder.clock()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        end_s, thread = self._recorder.clock(), threading.current_thread().name
         if kind is not None:
             self._details["error"] = kind.__name__
-        self._recorder.add(
-            Span(
-                self._name,
-                threading.current_thread().name,
-                self._start_s,
-                end_s,
-                self._epoch,
-                self._step,
-                self._details,
-            )
-        )
+        span = Span(self._name, thread, self._start_s, end_s, self._epoch, self._step, self._details)
+        self._recorder.add(span)
 
 
 class SpanRecorder:

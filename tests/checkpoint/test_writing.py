@@ -135,5 +135,5 @@ def test_behind_a_keyboard_interrupt_a_write_goes_on_and_keeps_the_lock(tmp_path
     (thread,) = [each for each in threading.enumerate() if each.name == "overlap-checkpoint"]
     thread.join(60)
     assert len(list(tmp_path.glob("ckpt-*"))) == 1
-    with CheckpointStore(tmp_path, 1):
-        pass
+    with CheckpointStore(tmp_path, 1) as store:
+        store.acquire()
