@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -18,7 +17,6 @@ from overlap_train._support.arguments import (
     require_instance,
     require_mapping,
     require_text,
-    short_repr,
     text_of,
 )
 from overlap_train._support.closing import Closing
@@ -94,13 +92,7 @@ def _json(value: Any) -> Any:
         numbers = np.asarray(value, float)
     except Exception:  # a custom object may raise anything
         return text_of(value)
-    return _finite(numbers.tolist())
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_finite(part) for part in value]
-    return value if math.isfinite(value) else None
+    return np.where(np.isfinite(numbers), numbers, np.array(None)).tolist()
 
 
 _SECONDS = tuple(item.name for item in fields(EpochAccount) if item.name.endswith("_s"))
@@ -158,7 +150,8 @@ class AccountWriter(Closing):
         for name in _SECONDS:
             scalars |= _scalars(f"account/{name}", getattr(account, name))
         for name, value in (metrics or {}).items():
-            scalars |= _scalars(f"validation/{_tag(name)}", value)
+            tag = printable(text_of(name), None)  # TensorFlow takes no lone surrogates
+            scalars |= _scalars(f"validation/{tag}", value)
         with self._open(step):
             for name, value in scalars.items():
                 self._summary.scalar(name, value)
@@ -217,9 +210,3 @@ def _scalars(tag: str, value: Any) -> dict[str, float]:
     if numbers.size == 1:
         return {tag: float(numbers.ravel()[0])}
     return {f"{tag}/{index}": float(number) for index, number in enumerate(numbers.ravel())}
-
-
-def _tag(name: Any) -> str:
-    """Return a name as text that TensorFlow accepts, which has no lone surrogates."""
-    text = name if isinstance(name, str) else short_repr(name)
-    return printable(text, None)

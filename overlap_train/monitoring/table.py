@@ -9,7 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from overlap_train._support.arguments import require_count, require_instance, require_items, short_repr
+from overlap_train._support.arguments import (
+    require_count,
+    require_instance,
+    require_items,
+    short_repr,
+    text_of,
+)
 from overlap_train._support.printing import html_table
 from overlap_train.records import EpochAccount, FitAccount
 
@@ -109,19 +115,12 @@ def format_metric(value: Any) -> str:
     try:
         numbers = np.asarray(value, float)
     except Exception:  # also one of the value's own
-        text = " ".join(_text(value).split())
+        text = " ".join(text_of(value).split())
         return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
     if numbers.size == 1:
         return _format_number(float(numbers.ravel()[0]))
     first = " ".join(_format_number(float(number)) for number in numbers.ravel()[:_MOST_NUMBERS])
     return f"[{first}]" if numbers.size <= _MOST_NUMBERS else f"[{first} ... {numbers.size} values]"
-
-
-def _text(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:
-        return short_repr(value)
 
 
 def _format_number(value: float) -> str:
