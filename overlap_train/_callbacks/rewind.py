@@ -48,9 +48,7 @@ def mark_files(paths: Iterable[str]) -> tuple[FileMark, ...]:
     return tuple(marks)
 
 
-def append_to_files(
-    callbacks: Iterable[keras.callbacks.Callback],
-) -> list[keras.callbacks.CSVLogger]:
+def append_to_files(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:
     """Have CSVLoggers go on with files that `on_train_begin` would empty; return those that are changed."""
     loggers = [each for each in callbacks if isinstance(each, keras.callbacks.CSVLogger)]
     changed = [logger for logger in loggers if not logger.append]

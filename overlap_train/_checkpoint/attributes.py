@@ -35,10 +35,7 @@ from overlap_train._callbacks.values import (
 from overlap_train._checkpoint.packing import split
 from overlap_train._inspection.attributes import variables_of
 from overlap_train._keras.copies import base_attributes
-from overlap_train._keras.randomness import (
-    numpy_state,
-    set_numpy_state,
-)
+from overlap_train._keras.randomness import numpy_state, set_numpy_state
 
 _DIGEST_BYTES = 1 << 26
 _METHODS = (("get_state", "set_state"), ("state_dict", "load_state_dict"))

@@ -231,8 +231,7 @@ def _shuffles_in(data: Any) -> frozenset[int]:
 
 
 def _shuffles_of_python(sources: Sequence[Any]) -> frozenset[int]:
-    datasets = reached(sources, tf.data.Dataset) if sources else ()
-    return frozenset().union(*map(shuffles_of, datasets))
+    return frozenset().union(*map(shuffles_of, reached(sources, tf.data.Dataset)))
 
 
 def _python_in(data: Any) -> list[Any]:
