@@ -119,16 +119,16 @@ class Delivery:
         if rolled_back:
             self.stopped_in = -1
         else:
-            self._go_on(aside, changed, values, stops=hidden)
+            self._go_on(aside, changed, values)
+            if hidden:
+                self._model.stop_training = True
         return replace(outcome, rolled_back=rolled_back, reason=reason)
 
-    def _go_on(self, aside: Values, changed: list[int], values: Values, *, stops: bool = False) -> None:
+    def _go_on(self, aside: Values, changed: list[int], values: Values) -> None:
         """Have the model hold what was put aside, with those of the values that callbacks have changed."""
         flat = values.flat()
         self._state.restore(aside)
         self._state.set_values(changed, [flat[index] for index in changed])
-        if stops:
-            self._model.stop_training = True
 
     def _acted(
         self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None

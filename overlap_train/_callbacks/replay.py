@@ -109,10 +109,7 @@ def begin_test(callbacks: keras.callbacks.CallbackList, model: keras.Model) -> N
 
 
 def _replay_batches(
-    model: keras.Model,
-    state: ModelState,
-    result: ValidationResult,
-    callbacks: keras.callbacks.CallbackList,
+    model: keras.Model, state: ModelState, result: ValidationResult, callbacks: keras.callbacks.CallbackList
 ) -> ValidationResult:
     """Call the hooks of the batches of a validation that is done; return it up to where they end it."""
     group = keras_training.steps_per_execution(model)

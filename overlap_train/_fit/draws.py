@@ -210,8 +210,6 @@ def _reached_of(
     written: Iterable[CapturedVariable],
 ) -> Any | None:
     """Returns the first object that a training changes and `sources` can get hold of, or None."""
-    if not sources:
-        return None
     layers = [layer for layer in model._flatten_layers() if layer.variables]
     targets = [*layers, *model.variables, model, model.optimizer, getattr(model, "history", None), *callbacks]
     if model.optimizer is not None:

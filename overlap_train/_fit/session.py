@@ -216,8 +216,8 @@ class FitSession:
         for callback in self._deliveries.callbacks.callbacks:
             if isinstance(callback, keras.callbacks.TerminateOnNaN):
                 callback.on_train_batch_end(self._training.cursor.steps - 1, logs)
-        # On several hosts the chief may have one of the user's own.
-        self._model.stop_training = self._settings.hosts.from_chief(bool(self._model.stop_training))
+        if self._settings.hosts.count > 1:  # where the chief may have one of the user's own
+            self._model.stop_training = self._settings.hosts.from_chief(bool(self._model.stop_training))
         return False
 
     def _end_epoch(self, epoch: int) -> None:

@@ -289,6 +289,7 @@ class Accounts:
 
     def fit(self, epochs: Sequence[EpochAccount], spans: Iterable[Span] | None = None) -> FitAccount:
         """Return the account of the fit whose `closed` epochs these are; what it saved is in its spans."""
+        saved = None if spans is None else saved_s(epochs, [s for s in spans if s.start_s >= self._start_s])
         others = sum(s for epoch, s in self._other.items() if epoch is not None and epoch not in self._closed)
         return FitAccount(
             fit_s=self._since_s - self._start_s,
@@ -298,9 +299,7 @@ class Accounts:
             hidden_s=sum(account.hidden_s for account in epochs),
             waited_s=sum(account.waited_s for account in epochs),
             rolled_back_s=sum(account.rolled_back_s for account in epochs),
-            saved_s=None
-            if spans is None
-            else saved_s(epochs, [s for s in spans if s.start_s >= self._start_s]),
+            saved_s=saved,
         )
 
 
