@@ -27,7 +27,7 @@ class OwnMethod:
         self.used = False
         self._model = model
         self._method = method
-        self._extras = beyond_keras(settings, resume, trains=method == "fit")
+        self._extras = settings.beyond_keras(resume, trains=method == "fit")
 
     def call(self, ours: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Calls the method; what it passes on to Keras's goes to `ours`."""
@@ -54,20 +54,3 @@ class OwnMethod:
                 f"effect; {remedy}, or leave that out"
             )
         return result
-
-
-def beyond_keras(settings: TrainerSettings, resume: Any, *, trains: bool = True) -> list[str]:
-    """Returns what is asked for that Keras cannot do and that decides what comes of a call."""
-    policy = settings.validation
-    asked = {
-        "preprocess": settings.preprocess is not None,
-        "validation_step of the trainer": not settings.stock_validation,
-    }
-    of_fit = {
-        "resume": resume is not None,
-        "functions": bool(policy.functions),
-        "validations inside epochs": policy.every_steps is not None,
-        "the evaluator": policy.evaluator is not None,
-        "train_step of the trainer": not settings.stock,
-    }
-    return [name for name, is_asked in (asked | of_fit if trains else asked).items() if is_asked]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,6 @@ import numpy as np
 import tensorflow as tf
 
 from overlap_train._fit.explaining import build_to_look
-from overlap_train._fit.own_methods import beyond_keras
 from overlap_train._fit.program_state import ProgramState
 from overlap_train._fit.request import make_request
 from overlap_train._keras import evaluation as keras_evaluation
@@ -22,9 +21,9 @@ from overlap_train._keras import routes
 from overlap_train._keras.copies import preserved_state
 from overlap_train._keras.names import can_convert_arrays
 from overlap_train._support.arguments import short_repr
-from overlap_train._support.differences import Difference, differences_of, different_calls, judge
+from overlap_train._support.differences import Call, Difference, differences_of, different_calls, judge
 from overlap_train._support.printing import error_text
-from overlap_train._support.recorded import Hooks, array_of, path_of, plain, states, variables_of
+from overlap_train._support.recorded import Hooks, note
 from overlap_train._training.settings import TrainerSettings
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import Verification
@@ -42,7 +41,7 @@ def verify_fit(
     """
     _require_twice(settings, arguments)
     arguments = {**arguments, "verbose": 0}
-    model, runs = settings.model, dict[str, _Run]()
+    model, runs = settings.model, dict[str, _Fit]()
     with contextlib.closing(_Verifier(settings, arguments)) as verifier:
         runs["keras"] = verifier.run(_by_keras(model))
         if isinstance(runs["keras"].error, Exception):
@@ -76,7 +75,7 @@ def _by_keras(model: keras.Model) -> Callable[..., Any]:
 
 def _require_twice(settings: TrainerSettings, arguments: Mapping[str, Any]) -> None:
     """Raise an exception if Keras cannot do such a fit, or if it cannot be done twice."""
-    extras = beyond_keras(settings, arguments["resume"])
+    extras = settings.beyond_keras(arguments["resume"])
     if isinstance(arguments["validation_data"], (ValidationSet, Mapping)):
         extras.append("sets by name")
     if extras:
@@ -91,19 +90,16 @@ def _require_twice(settings: TrainerSettings, arguments: Mapping[str, Any]) -> N
         raise TypeError("verify adds a callback; pass yours in a list instead of a CallbackList")
 
 
-@dataclass
-class _Run:
+@dataclass(kw_only=True)
+class _Fit(Call):
     """What one fit did."""
 
-    record: Mapping[str, Any]
-    variables: Sequence[np.ndarray]
-    seconds: float
     error: Exception | None = None
 
 
-def _differences(first: _Run, second: _Run) -> Iterator[Difference]:
+def _differences(first: _Fit, second: _Fit) -> Iterator[Difference]:
     """Yield where two fits differ, in the order in which it happened."""
-    yield from different_calls("fit", first.record, second.record, first.variables, second.variables)
+    yield from different_calls("fit", first, second)
     errors = (None if run.error is None else error_text(run.error) for run in (first, second))
     yield from differences_of("error", *errors)
 
@@ -135,29 +131,22 @@ class _Verifier:
         for state in self._states:
             state.put_back()
 
-    def run(self, fit: Callable[..., Any]) -> _Run:
+    def run(self, fit: Callable[..., Any]) -> _Fit:
         """Run a fit from the beginning."""
         self.close()
-        hooks = Hooks()
-        history, failure = None, None
+        noted, hooks, history = _Fit(), Hooks(), None
         with preserved_state():
             _seed()
             start_s = time.monotonic()
             try:
                 history = fit(**{**self._arguments, "callbacks": [*self._callbacks, hooks]})
             except Exception as error:
-                failure = error
-            seconds = time.monotonic() - start_s
+                noted.error = error
+            noted.seconds = time.monotonic() - start_s
         if str(getattr(history, "ended", "")).startswith("interrupted"):
             raise KeyboardInterrupt
-        variables = variables_of(self._model)
-        record = {
-            "hooks": hooks.calls,
-            "callbacks": states(self._callbacks),
-            "result": plain(getattr(history, "history", None)),
-            "variables": [path_of(variable) for variable in variables],
-        }
-        return _Run(record, list(map(array_of, variables)), seconds, failure)
+        note(noted, self._model, hooks, self._callbacks, history)
+        return noted
 
 
 def _seed() -> None:

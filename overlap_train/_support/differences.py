@@ -14,12 +14,28 @@ import numpy as np
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 ENDED = "ended with"  # and its status: the error of a script that ends itself
-ARRAY = "values of an array"  # the key under which a recorded value has those of an array
 
 _SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
-OF_GRADIENTS = 0.02  # of a difference in moments counts so much: the share of a row in some batches
+_IN_MOMENTS = 0.02  # of a difference in moments counts so much: the share of a row in some batches
 _RESULTS = 1e-12  # between the spacings of float64, in which Python has its numbers, and of float32
 _NOISE = 8  # spacings of the largest entry in which the entries of an array may differ by rounding
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One call of `fit` or `evaluate` with what came of it, in plain values and arrays."""
+
+    name: str = "fit"
+    within: bool = False  # in a hook of another
+    hooks: Sequence[tuple[str, int | None, Any]] = ()  # their names, epochs and logs
+    callbacks: Sequence[tuple[str, Any]] = ()  # their classes and attributes
+    result: Any = None
+    metrics: Sequence[str] = ()  # names
+    variables: Sequence[tuple[str, np.ndarray]] = ()  # their paths and values, behind a `fit`
+    moments: int = 0  # how many of the variables are optimizers'; they come last
+    messages: Sequence[str] = ()
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -74,8 +90,8 @@ def judge(
         # Threads race in such a script, and two runs may agree by chance in what two others do not.
         noise |= {d.place: d for d in varying("overlap")}
         unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
-    clear = [d for d in unequal if d.place not in noise or (d.place not in unclear and d.size > tolerance)]
-    wrong = [d for d in clear if not d.size <= tolerance]
+    wrong = [d for d in unequal if d.place not in unclear and not d.size <= tolerance]
+    clear = [d for d in unequal if d.place not in noise]
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
@@ -90,41 +106,38 @@ def judge(
     return Judgement("equal", "equal bit for bit", (), left_out)
 
 
-def different_calls(
-    place: str,
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    variables: Sequence[np.ndarray],
-    others: Sequence[np.ndarray],
-) -> Iterator[Difference]:
-    """Yield where two records of a call differ, in the order in which it happened; callbacks come last."""
-    names = {name for call in (first, second) for name in call.get("metrics", ())}
-    yield from _different_hooks(place, first["hooks"], second["hooks"], names)
-    yield from _different_logs(f"{place}, result", first.get("result"), second.get("result"), names)
-    # By their order: names that Keras makes up count what a process has made.
-    yield from deciding(
-        itertools.chain(
-            differences_of(f"{place}, number of variables", len(variables), len(others)),
-            _different_variables(place, first, variables, others),
-        )
-    )
-    kinds = ([kind for kind, _ in call["callbacks"]] for call in (first, second))
+def different_calls(place: str, first: Call, second: Call) -> Iterator[Difference]:
+    """Yield where two calls differ, in the order in which it happened; callbacks come last."""
+    names = {*first.metrics, *second.metrics}
+    yield from _different_hooks(place, first.hooks, second.hooks, names)
+    yield from _different_logs(f"{place}, result", first.result, second.result, names)
+    yield from deciding(_different_variables(place, first, second))
+    kinds = ([kind for kind, _ in call.callbacks] for call in (first, second))
     yield from deciding(differences_of(f"{place}, callbacks", *kinds))
-    for (kind, state), (same, other) in zip(first["callbacks"], second["callbacks"], strict=False):
+    for (kind, state), (same, other) in zip(first.callbacks, second.callbacks, strict=False):
         if kind != same:
             break
         yield from differences_of(f"{place}, {kind}", state, other)
 
 
-def _different_variables(
-    place: str, record: Mapping[str, Any], variables: Sequence[np.ndarray], others: Sequence[np.ndarray]
-) -> Iterator[Difference]:
-    paths = record.get("variables", ())
-    for number, (path, value, other) in enumerate(zip(paths, variables, others, strict=False)):
-        # Moments are of gradients, which take another way where rounding moves the largest of some inputs.
-        factor = 1.0 if number < record.get("weights", len(paths)) else OF_GRADIENTS
-        for found in differences_of(f"{place}, variable {path}", value, other):
-            yield dataclasses.replace(found, size=found.size * factor)
+def _different_variables(place: str, first: Call, second: Call) -> Iterator[Difference]:
+    """Yield where variables differ, by their order: names that Keras makes up count what a process made."""
+    yield from differences_of(f"{place}, number of variables", len(first.variables), len(second.variables))
+    for number, ((path, value), (_, other)) in enumerate(
+        zip(first.variables, second.variables, strict=False)
+    ):
+        found = differences_of(f"{place}, variable {path}", value, other)
+        is_moment = number >= len(first.variables) - first.moments
+        yield from in_moments(found) if is_moment else found
+
+
+def in_moments(differences: Iterable[Difference]) -> Iterator[Difference]:
+    """Yield differences between variables of optimizers, with sizes that count less but for scalars.
+
+    Moments are of gradients, which take another way where rounding moves the largest of some inputs.
+    """
+    for each in differences:
+        yield dataclasses.replace(each, size=each.size * (_IN_MOMENTS if np.ndim(each.first) else 1.0))
 
 
 def deciding(differences: Iterable[Difference]) -> Iterator[Difference]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import collections
+import gc
 import sys
 import sysconfig
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 import tensorflow as tf
 
-from overlap_train._support.differences import ARRAY
+from overlap_train._support.differences import Call
 
 _DEEPEST, _MOST_VALUES = 6, 100_000  # of what is looked at in a callback's attributes
 
@@ -43,31 +44,62 @@ class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
         self.calls.append(("on_test_end", None, plain(logs)))
 
 
-def variables_of(model: keras.Model) -> list[Any]:
-    """Return the variables of a model, of its optimizers and metrics, and of what its loss and steps name."""
-    held = _leaves(vars(model))
-    held += [part for loss in held if isinstance(loss, keras.losses.Loss) for part in _leaves(vars(loss))]
+def note(call: Call, model: keras.Model, hooks: Hooks, callbacks: Sequence[Any], history: Any) -> None:
+    """Note what came of a call that has ended; `hooks` have heard nothing in one without callbacks."""
+    call.result = plain(getattr(history, "history", history))
+    call.hooks = hooks.calls or _ends_of(history)
+    call.callbacks = [(type(callback).__name__, _attributes(callback, 0)) for callback in callbacks]
+    call.metrics = ["loss", *_names_of_metrics(model)]
+    if call.name == "fit":
+        variables, moments = _variables(model)
+        call.variables = [(_path(variable), _array(variable)) for variable in (*variables, *moments)]
+        call.moments = len(moments)
+
+
+def _ends_of(history: Any) -> list[tuple[str, int | None, Any]]:
+    """Return the ends of the epochs of a training without callbacks, as `Hooks` notes them."""
+    if not isinstance(history, keras.callbacks.History):
+        return []
+    epochs = getattr(history, "epoch", [])  # which one that has not been trained with lacks
+    values = {name: each for name, each in history.history.items() if len(each) == len(epochs)}
+    logs = ({name: each[number] for name, each in values.items()} for number in range(len(epochs)))
+    return [("on_epoch_end", epoch, plain(each)) for epoch, each in zip(epochs, logs, strict=True)]
+
+
+def _names_of_metrics(model: keras.Model) -> list[str]:
+    try:
+        return list(model.get_metrics_result())
+    except Exception:  # of a metric that has seen no batch
+        return [metric.name for metric in model.metrics]
+
+
+def _variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
+    """Return the variables of a model, its metrics, and what its loss and steps name; and its optimizers'."""
+    held = _leaves(vars(model).values())
+    losses = [each for each in held if isinstance(each, keras.losses.Loss)]
+    held += [part for loss in losses for part in _leaves(vars(loss).values())]
     steps = (vars(type(model)).get(name) for name in ("call", "compute_loss", "test_step", "train_step"))
     held += [value for function in [*steps, *held] for value in _leaves(_named_in(function))]
-    optimizers = [part for part in held if isinstance(part, keras.optimizers.Optimizer)]
-    found = [
+    optimizers = [part for part in [model.optimizer, *held] if isinstance(part, keras.optimizers.Optimizer)]
+    moments = {id(variable): variable for each in optimizers for variable in each.variables}
+    others = [
         *model.variables,
-        *(variable for each in [model.optimizer, *optimizers] if each for variable in each.variables),
         *(variable for metric in model.metrics for variable in metric.variables),
         *(value for value in held if isinstance(value, (tf.Variable, keras.Variable))),
     ]
-    return list({id(variable): variable for variable in found}.values())
+    found = {id(variable): variable for variable in others if id(variable) not in moments}
+    return [*found.values()], [*moments.values()]
 
 
-def path_of(variable: Any) -> str:
+def _path(variable: Any) -> str:
     """Return the path of one of Keras's variables, and the name of TensorFlow's."""
     return str(getattr(variable, "path", variable.name))
 
 
-def _leaves(values: Mapping[str, Any]) -> list[Any]:
+def _leaves(values: Iterable[Any]) -> list[Any]:
     """Return values, and what lists and dicts among them hold."""
     leaves: list[Any] = []
-    for value in list(values.values()):
+    for value in list(values):
         try:
             leaves += keras.tree.flatten(value)
         except Exception:  # of keys that cannot be put in order
@@ -75,40 +107,32 @@ def _leaves(values: Mapping[str, Any]) -> list[Any]:
     return leaves
 
 
-def _named_in(function: Any) -> dict[str, Any]:
+def _named_in(function: Any) -> list[Any]:
     """Return what a function finds in its closure and under its global names."""
     if not isinstance(function, types.FunctionType):
-        return {}
-    code, cells = function.__code__, function.__closure__ or ()
-    names = {name: function.__globals__.get(name) for name in code.co_names}
-    full = (
-        (name, cell) for name, cell in zip(code.co_freevars, cells, strict=True) if cell != types.CellType()
-    )
-    return names | {name: cell.cell_contents for name, cell in full}
+        return []
+    in_closure = gc.get_referents(*function.__closure__ or ())  # none of a cell that is still empty
+    return [*map(function.__globals__.get, function.__code__.co_names), *in_closure]
 
 
-def states(callbacks: Iterable[Any]) -> list[list[Any]]:
-    """Return the classes and the plain attributes of callbacks."""
-    return [[type(callback).__name__, _attributes(callback, 0)] for callback in callbacks]
-
-
-def array_of(value: Any) -> Any:
-    """Return an array of a type that NumPy stores; of fewer bits than it knows as float32."""
-    array = np.asarray(value)
+def _array(value: Any) -> Any:
+    """Return a copy as an array of a type that NumPy stores; of fewer bits than it knows as float32."""
+    array = np.array(value)
     return array if array.dtype.kind in "?biufcSU" else array.astype(np.float32)
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return what of a value JSON can hold; None for the rest, such as models and open files."""
-    if isinstance(value, (bool, int, float, str)):
-        return value
-    if isinstance(value, np.generic):
-        return value.item() if value.dtype.kind in "biufU" else None
-    if isinstance(value, np.ndarray) or keras.ops.is_tensor(value):
-        return _array(array_of(value))
-    if depth >= _DEEPEST:
-        return None
+    """Return a value as plain ones and arrays; None for the rest, such as models and open files."""
     try:
+        for kind in (bool, int, float, str):
+            if isinstance(value, kind):
+                return kind(value)  # of a class of its own, which only the script can import
+        if isinstance(value, np.generic):
+            return value.item() if value.dtype.kind in "biufU" else None
+        if isinstance(value, np.ndarray) or keras.ops.is_tensor(value):
+            return _shortened(_array(value))
+        if depth >= _DEEPEST:
+            return None
         if isinstance(value, Mapping):
             return {str(k): plain(v, depth + 1) for k, v in value.items()}
         if isinstance(value, (list, tuple, collections.deque)):
@@ -122,17 +146,15 @@ def plain(value: Any, depth: int = 0) -> Any:
     return None
 
 
-def _array(array: Any) -> Any:
+def _shortened(array: Any) -> Any:
+    """Return an array of numbers, or of a large one some of them and what all add up to."""
     if array.dtype.kind not in "biuf":
         return None
-    if array.size > _MOST_VALUES:  # then some of them, and what all add up to
-        some = array.ravel()[:: array.size // _MOST_VALUES + 1]
-        return {
-            "shape": str(array.shape),
-            "sum": float(np.sum(np.abs(array), dtype=float)),
-            "some": _array(some),
-        }
-    return {ARRAY: array.tolist(), "dtype": array.dtype.name}
+    if array.size <= _MOST_VALUES:
+        return array
+    some = array.ravel()[:: array.size // _MOST_VALUES + 1].copy()
+    total = float(np.sum(np.abs(array), dtype=float))
+    return {"shape": str(array.shape), "sum": total, "some": some}
 
 
 def _attributes(owner: Any, depth: int) -> Any:

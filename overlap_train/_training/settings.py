@@ -71,6 +71,21 @@ class TrainerSettings:
         """Whether one host trains and validates, so that the two compete for it."""
         return self.hosts.count == 1 and self.evaluator is None
 
+    def beyond_keras(self, resume: Any = None, *, trains: bool = True) -> list[str]:
+        """Return what is asked for that Keras cannot do and that decides what comes of a call."""
+        asked = {
+            "preprocess": self.preprocess is not None,
+            "validation_step of the trainer": not self.stock_validation,
+        }
+        of_fit = {
+            "resume": resume is not None,
+            "functions": bool(self.validation.functions),
+            "validations inside epochs": self.validation.every_steps is not None,
+            "the evaluator": self.validation.evaluator is not None,
+            "train_step of the trainer": not self.stock,
+        }
+        return [name for name, is_asked in (asked | of_fit if trains else asked).items() if is_asked]
+
     @property
     def stock_step(self) -> bool:
         """Whether a training step is Keras's own from the trainer to the model."""

@@ -33,13 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     """Run the script twice each way; the verdict is of the time and of the results."""
     with tempfile.TemporaryDirectory(prefix=verify.PREFIX) as directory:
-        keras = verify.record(verify.folder(directory, "keras"), "keras", options)
-        ours = verify.record(verify.folder(directory, "overlap"), "overlap", options)
+        keras, ours = (verify.record(directory, by, options) for by in ("keras", "overlap"))
         verify.require_comparable(options.script, keras, ours)
         if not keras.counts["fits"]:
             raise UsageError(f"{options.script} has not called fit")
-        ours_again = verify.record(verify.folder(directory, "overlap", 2), "overlap", options)
-        keras_again = verify.record(verify.folder(directory, "keras", 2), "keras", options)
+        ours_again, keras_again = (verify.record(directory, by, options) for by in ("overlap", "keras"))
         verdict, *others = verify.judge(
             options.tolerance, keras, ours, {"keras": keras_again, "overlap": ours_again}.__getitem__
         )

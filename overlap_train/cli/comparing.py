@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import re
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from overlap_train._support.differences import (
-    ARRAY,
     ENDED,
-    OF_GRADIENTS,
+    Call,
     Difference,
     deciding,
     differences_of,
     different_calls,
+    in_moments,
 )
-from overlap_train.cli.contents import arrays, content_of
+from overlap_train.cli.contents import content_of
 
 __all__ = ["Run", "differences"]
 
@@ -51,17 +49,12 @@ _COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
 
 @dataclass(frozen=True)
 class Run:
-    """What one run of a script did.
+    """What one run of a script did."""
 
-    `calls` are those of `fit` and `evaluate` as `recording` notes them, `files` what was written.
-    """
-
-    directory: Path
-    calls: Sequence[Mapping[str, Any]]
-    error: str | None
-    variables: Sequence[Sequence[np.ndarray]]  # behind each call
-    files: Mapping[str, Any]
-    output: str
+    calls: Sequence[Call] = ()
+    error: str | None = None
+    files: Mapping[str, Any] = field(default_factory=dict)  # that were written
+    output: str = ""
     refused: str | None = None  # why Keras cannot run the script
     logged: str = ""  # on standard error
 
@@ -71,41 +64,36 @@ class Run:
         try:
             record = json.loads((directory / "calls.json").read_text())
         except FileNotFoundError:
-            numbers = sorted(int(path.stem) for path in directory.glob("*.json"))
+            numbers = sorted(int(path.stem) for path in directory.glob("*.call"))
             record = {"calls": numbers, "error": f"{ENDED} the process", "refused": None}
-        paths = [directory / f"{number}.json" for number in record["calls"]]
-        calls = [json.loads(p.read_text(), object_hook=_with_array) for p in paths if p.exists()]
-        kept = [path.with_suffix(".npz") for path in paths if path.exists()]
-        variables = [list(arrays(path.read_bytes()).values()) if path.exists() else [] for path in kept]
-        work = directory / "work"
-        files = {str(path.relative_to(work)): content_of(path, str(directory)) for path in written}
-        said = (path for path in (directory / "output", directory / "errors"))
+        paths = (directory / f"{number}.call" for number in record["calls"])
+        calls = [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
+        files = {str(path.relative_to(directory / "work")): content_of(path) for path in written}
+        said = (directory / "output", directory / "errors")
         output, logged = (p.read_bytes().decode(errors="replace") if p.exists() else "" for p in said)
-        found = [calls, record["error"], files, output, logged]
-        calls, error, files, output, logged = _without(str(directory), found)
-        return cls(directory, calls, error, variables, files, output, record["refused"], logged)
+        return cls(calls, record["error"], files, output, record["refused"], logged)
 
     def in_fits(self, what: str) -> float:
         """Return what all calls of `fit` took in "seconds", or in "cpu_seconds" of busy cores."""
-        fits = (call for call in self.calls if call["name"] == "fit" and not call.get("within"))
-        return float(sum(call[what] for call in fits))
+        fits = (call for call in self.calls if call.name == "fit" and not call.within)
+        return float(sum(getattr(call, what) for call in fits))
 
     @property
     def reasons(self) -> list[str]:
         """What the fits said of validations in step, each once."""
-        said = (text for call in self.calls for text in call.get("messages", ()) if "in step" in text)
+        said = (text for call in self.calls for text in call.messages if "in step" in text)
         return list(dict.fromkeys(said))
 
     @property
     def counts(self) -> dict[str, int]:
         """How much there is to compare."""
-        names = [call["name"] for call in self.calls]
-        epochs = sum(hook == "on_epoch_end" for call in self.calls for hook, *_ in call["hooks"])
+        names = [call.name for call in self.calls]
+        epochs = sum(hook == "on_epoch_end" for call in self.calls for hook, *_ in call.hooks)
         return {
             "fits": names.count("fit"),
             "epochs": epochs,
             "evaluations": names.count("evaluate"),
-            "variables": sum(map(len, self.variables)),
+            "variables": sum(len(call.variables) for call in self.calls),
             "files": len(self.files),
             "lines of output": len(self.lines),
         }
@@ -123,11 +111,10 @@ class Run:
 
 def differences(first: Run, second: Run) -> Iterator[Difference]:
     """Yield where two runs differ, in the order in which it happened; what was written comes last."""
-    names = ([call["name"] for call in run.calls] for run in (first, second))
+    names = ([call.name for call in run.calls] for run in (first, second))
     yield from deciding(differences_of("calls", *names))
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
-        place = f"{a['name']} {number + 1}" if len(first.calls) > 1 else a["name"]
-        yield from different_calls(place, a, b, first.variables[number], second.variables[number])
+        yield from different_calls(f"{a.name} {number + 1}" if len(first.calls) > 1 else a.name, a, b)
     yield from deciding(differences_of("error", first.error, second.error))
     yield from _different_files(first.files, second.files)
     yield from _different_lines("line of output", first.lines, second.lines)
@@ -137,18 +124,15 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
 
 # Places are those of the first run, the one by Keras: what varies between two of its runs has the same ones.
 def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield where files differ, those with names that only one run has in the order of their writing."""
+    """Yield where files differ; names that only one run has by their kinds, in the order of their writing."""
+    mine, theirs = (
+        sorted((name for name in run if name not in other), key=_kind_of_name)
+        for run, other in ((first, second), (second, first))
+    )
+    aligned = [*_aligned(mine, theirs, [_kind_of_name])]
     pairs = {name: name for name in first if name in second}
-    for kind in (_kind_of_name, os.path.splitext):
-        free, taken = defaultdict[str, deque[str]](deque), set(pairs.values())
-        for name in second:
-            if name not in taken:
-                free[kind(name)[-1]].append(name)
-        for name in first:
-            if name not in pairs and free[kind(name)[-1]]:
-                pairs[name] = free[kind(name)[-1]].popleft()
-    taken = set(pairs.values())
-    for name in [*first, *(name for name in second if name not in taken)]:
+    pairs |= {mine[a]: theirs[b] for a, b in aligned if a is not None and b is not None}
+    for name in [*first, *(theirs[b] for a, b in aligned if a is None and b is not None)]:
         other = pairs.get(name)
         if other is None:
             yield from differences_of("file", *({name: 0} if name in run else {} for run in (first, second)))
@@ -158,8 +142,7 @@ def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Ite
         for found in _different_words(f"name of file {name}", words, others):
             yield replace(found, size=math.inf)
         for found in differences_of(f"file {name}", first[name], second[other], texts=_different_texts):
-            of_gradients = " optimizer/vars/" in found.place  # in a model of Keras's
-            yield replace(found, size=found.size * (OF_GRADIENTS if of_gradients else 1.0))
+            yield from in_moments([found]) if " optimizer/vars/" in found.place else [found]
 
 
 def _different_texts(place: str, first: str, second: str) -> Iterator[Difference]:
@@ -222,24 +205,11 @@ def _kind(text: str) -> str:
     return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", text)
 
 
-def _kind_of_name(name: str) -> list[str]:
-    """Return a file's name without its numbers, times and hashes."""
-    return [re.sub(r"[0-9a-fA-F]{4,}|\d+", "#", name)]
+def _kind_of_name(name: str) -> str:
+    """Return the suffix of a file, and its name without numbers, times and hashes."""
+    return os.path.splitext(name)[1] + re.sub(r"[0-9a-fA-F]{4,}|\d+", "#", name)
 
 
 def _lines(text: str) -> list[str]:
     lines = _COLOUR.sub("", text).removesuffix("\n").split("\n") if text else []
     return [re.split("[\r\b]+", line.rstrip())[-1] for line in lines]
-
-
-def _without(directory: str, value: Any) -> Any:
-    """Return a value without the directory of a run."""
-    if isinstance(value, str):
-        return value.replace(directory, "")
-    if isinstance(value, dict):
-        return {_without(directory, key): _without(directory, part) for key, part in value.items()}
-    return [_without(directory, part) for part in value] if isinstance(value, list) else value
-
-
-def _with_array(value: dict[str, Any]) -> Any:
-    return np.array(value[ARRAY], value["dtype"]) if ARRAY in value else value

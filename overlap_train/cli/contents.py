@@ -21,15 +21,15 @@ import numpy as np
 
 from overlap_train.records import TIMELINE
 
-__all__ = ["arrays", "content_of"]
+__all__ = ["content_of"]
 
 _LARGEST_TEXT = 100_000_000  # bytes
 _PACKED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
 _OF_NUMPY = ("_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype")
 
 
-def content_of(path: Path, directory: str) -> Any:
-    """Return what of a file can be compared: its values, or else a digest without `directory`."""
+def content_of(path: Path) -> Any:
+    """Return what of a file can be compared: its values, or else a digest."""
     if path.is_symlink():
         return f"a link to {os.readlink(path)}"
     if not path.exists():
@@ -37,22 +37,15 @@ def content_of(path: Path, directory: str) -> Any:
     data = path.read_bytes()
     if TIMELINE.encode() in data:
         return TIMELINE  # what the trainer did when, which a fit by Keras leaves empty
-    return _part(data, directory.encode())
+    return _part(data)
 
 
-def arrays(data: bytes) -> dict[str, np.ndarray]:
-    """Return the arrays of an `.npz`."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as values:
-        return dict(values)
-
-
-def _part(data: bytes, directory: bytes = b"") -> Any:
+def _part(data: bytes) -> Any:
     try:
         content = _values(data)
     except Exception:  # of a format that its beginning does not tell, or damaged
         content = None
-    digest = hashlib.sha256(data.replace(directory, b"") if directory else data)
-    return content if content is not None else f"digest {digest.hexdigest()}"
+    return content if content is not None else f"digest {hashlib.sha256(data).hexdigest()}"
 
 
 def _values(data: bytes) -> Any:

@@ -1,9 +1,9 @@
 """One run of a script, by Keras or overlapped, with what came of each `fit` and `evaluate` written down.
 
-`python -m overlap_train.cli.recording DIRECTORY BY SEED EPOCHS BATCHES SCRIPT [ARGUMENT ...]` is a process of
-`overlap-train verify`. BY is "keras" or "overlap"; 0 epochs or batches are as many as the script trains. The
-directory gets an `N.json` for each call, for one of `fit` an `N.npz` with the variables behind it, and in the
-end `calls.json` with the order of the calls: those of the main thread come first, then those of others.
+`main` gets DIRECTORY BY SEED EPOCHS BATCHES SCRIPT [ARGUMENT ...], in a process of `overlap-train verify`. BY
+is "keras" or "overlap"; 0 epochs or batches are as many as the script trains. The directory gets an `N.call`
+for each call, a pickled `Call`, and in the end `calls.json` with the order of calls: those of the main thread
+come first, then those of others.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import atexit
 import functools
 import inspect
+import itertools
 import json
 import os
+import pickle
 import runpy
-import sys
 import threading
 import time
 import traceback
@@ -23,14 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from overlap_train._keras import routes
-from overlap_train._support.differences import ENDED
+from overlap_train._support.differences import ENDED, Call
 from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import error_text
-from overlap_train._support.recorded import Hooks, array_of, path_of, plain, states, variables_of
+from overlap_train._support.recorded import Hooks, note
 from overlap_train.cli.script import as_main
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import FitAccount
@@ -54,9 +54,8 @@ class Recorder:
         self._directory = directory
         self._epochs, self._batches = epochs, batches
         self._routing = Routing() if overlap else None
-        self._local, self._lock = threading.local(), threading.Lock()
+        self._local, self._numbers = threading.local(), itertools.count()
         self._threads: dict[threading.Thread, list[tuple[str, int]]] = {threading.main_thread(): []}
-        self._count = 0
         self._error: str | None = None
         self._refused: str | None = None
         self._originals = {name: getattr(Trainer, name) for name in ("fit", "evaluate")}
@@ -104,11 +103,15 @@ class Recorder:
 
         before = self._routing.trainer if self._routing is not None else None
 
-        def trainer() -> Trainer | None:
-            used = self._routing.trainer if self._routing is not None else None
-            return None if used is before else used
+        def messages() -> Sequence[str]:
+            if self._routing is None:
+                return ()
+            trainer = self._routing.trainer
+            if trainer is None or trainer is before:
+                return ["in step: Keras did a fit that a warning names"]
+            return trainer.messages
 
-        return self._recorded(call, model, name, trainer, args, kwargs)
+        return self._recorded(call, model, name, messages, args, kwargs)
 
     def _method_of_trainer(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)  # its signature is looked at
@@ -123,7 +126,7 @@ class Recorder:
 
             if self._is_expected(trainer.model, name):
                 return original(trainer, *args, **kwargs)
-            result = self._recorded(call, trainer.model, name, lambda: trainer, args, kwargs)
+            result = self._recorded(call, trainer.model, name, lambda: trainer.messages, args, kwargs)
             if name == "fit":
                 _tell_alike(trainer, result, overlapped=self._routing is not None)
             return result
@@ -143,42 +146,29 @@ class Recorder:
         call: Callable[..., Any],
         model: keras.Model,
         name: str,
-        trainer: Callable[[], Trainer | None],
+        messages: Callable[[], Sequence[str]],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
         hooks, depth = Hooks(), getattr(self._local, "depth", 0)
         arguments, callbacks = self._arguments(model, name, args, kwargs, hooks)
-        record: dict[str, Any] = {"name": name, "model": model.name, "within": depth > 0}
-        with self._lock:
-            number, self._count = self._count, self._count + 1
-            self._threads.setdefault(threading.current_thread(), []).append((model.name, number))
+        noted = Call(name=name, within=depth > 0)
+        number = next(self._numbers)
+        self._threads.setdefault(threading.current_thread(), []).append((model.name, number))
         self._local.depth = depth + 1
         start_s, start_cpu_s, history = time.monotonic(), time.process_time(), None
         try:
             history = call(**arguments)
-            record["result"] = plain(getattr(history, "history", history))
         finally:
-            record["seconds"] = time.monotonic() - start_s
-            record["cpu_seconds"] = time.process_time() - start_cpu_s
+            noted.seconds = time.monotonic() - start_s
+            noted.cpu_seconds = time.process_time() - start_cpu_s
             self._local.depth, self._local.expected = depth, None
-            record["hooks"] = hooks.calls if callbacks else _ends_of(history)
-            record["callbacks"] = states(callbacks)
-            record["metrics"] = ["loss", *_names_of_metrics(model)]
+            note(noted, model, hooks, callbacks, history)
             if name == "fit":
-                record["messages"] = self._messages(trainer())
-                variables = variables_of(model)
-                record["weights"] = len(model.variables)
-                record["variables"] = [path_of(variable) for variable in variables]
-                values = map(array_of, variables)
-                np.savez(self._directory / f"{number}.npz", *values)
-            (self._directory / f"{number}.json").write_text(json.dumps(record))
+                noted.messages = [*messages()]
+            with (self._directory / f"{number}.call").open("wb") as file:
+                pickle.dump(noted, file)
         return history
-
-    def _messages(self, trainer: Trainer | None) -> list[str]:
-        if trainer is not None:
-            return list(trainer.messages)
-        return [] if self._routing is None else ["in step: Keras did a fit that a warning names"]
 
     def _arguments(
         self,
@@ -228,23 +218,6 @@ def _tell_alike(trainer: Trainer, history: Any, *, overlapped: bool) -> None:
     history.ended, history.accounts, history.account = ended, outcome.accounts, outcome.account
 
 
-def _ends_of(history: Any) -> list[tuple[str, int, Any]]:
-    """Return the ends of the epochs of a training without callbacks, as `Hooks` notes them."""
-    if not isinstance(history, keras.callbacks.History):
-        return []
-    epochs = history.epoch
-    values = {name: each for name, each in history.history.items() if len(each) == len(epochs)}
-    logs = ({name: each[number] for name, each in values.items()} for number in range(len(epochs)))
-    return [("on_epoch_end", epoch, plain(each)) for epoch, each in zip(epochs, logs, strict=True)]
-
-
-def _names_of_metrics(model: keras.Model) -> list[str]:
-    try:
-        return list(model.get_metrics_result())
-    except Exception:  # of a metric that has seen no batch
-        return [metric.name for metric in model.metrics]
-
-
 def _shorten(arguments: dict[str, Any], name: str, batches: int) -> None:
     """Leave a call so many batches of training and validation data."""
     size = arguments.get("batch_size") or 32
@@ -273,12 +246,11 @@ def _shorten(arguments: dict[str, Any], name: str, batches: int) -> None:
 
 def _require_keras(trainer: Trainer, name: str, validation_data: Any) -> None:
     """End the script where Keras cannot do what its trainer does."""
-    settings = trainer._settings()
-    policy = settings.validation
-    own = not settings.stock_validation or settings.preprocess is not None or bool(policy.functions)
-    named = isinstance(validation_data, (ValidationSet, Mapping))
-    if own or named or (name == "fit" and (not settings.stock or policy.every_steps is not None)):
-        raise _RefusedError(f"{type(trainer).__name__}.{name} does what keras.Model.{name} cannot do")
+    extras = trainer._settings().beyond_keras(trains=name == "fit")
+    if isinstance(validation_data, (ValidationSet, Mapping)):
+        extras.append("sets by name")
+    if extras:
+        raise _RefusedError(f"{type(trainer).__name__}.{name} asks for what Keras has not: {extras[0]}")
 
 
 def main(arguments: list[str]) -> None:
@@ -288,7 +260,3 @@ def main(arguments: list[str]) -> None:
     recorder = Recorder(Path(directory), overlap=by == "overlap", epochs=int(epochs), batches=int(batches))
     atexit.register(recorder.end)  # behind the script's threads, and what it registers itself
     recorder.run(script, rest)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

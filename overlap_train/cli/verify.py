@@ -8,10 +8,8 @@ a measured time, says nothing.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import re
-import select
 import shutil
 import subprocess
 import sys
@@ -26,7 +24,7 @@ from overlap_train.cli.script import add_script, require_script
 if TYPE_CHECKING:  # which imports NumPy
     from overlap_train.cli.comparing import Run
 
-__all__ = ["PREFIX", "add_arguments", "folder", "judge", "record", "require_comparable", "run"]
+__all__ = ["PREFIX", "add_arguments", "judge", "record", "require_comparable", "run"]
 
 PREFIX = "overlap-train-"  # of the directory for the copies
 _SHOWN = 5  # differences
@@ -60,13 +58,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     """Run the script both ways and compare all that came of it."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
-        keras, ours = (record(folder(directory, by), by, options) for by in ("keras", "overlap"))
+        keras, ours = (record(directory, by, options) for by in ("keras", "overlap"))
         if os.isatty(0) and "EOFError" in str(keras.error):
             raise UsageError(f"{options.script} asks for input; pipe it in, and each run gets the same")
         require_comparable(options.script, keras, ours)
-        findings = judge(
-            options.tolerance, keras, ours, lambda by: record(folder(directory, by, 2), by, options)
-        )
+        findings = judge(options.tolerance, keras, ours, lambda by: record(directory, by, options))
     by_keras_s, ours_s = keras.in_fits("seconds"), ours.in_fits("seconds")
     saved_s, gain = by_keras_s - ours_s, f"{ours_s:.2f} s in fit, by Keras {by_keras_s:.2f} s"
     findings.append(Finding("time", saved_s, gain, "ok" if saved_s > 0 else "note"))
@@ -114,17 +110,17 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
     return findings
 
 
-def folder(directory: str, by: str, number: int = 1) -> Path:
-    """Return where a run is: its name is as long as others, and one word for shells."""
-    return Path(directory).resolve() / f"{by:_<8}{number}"
+def record(directory: str, by: str, options: argparse.Namespace) -> Run:
+    """Run the script by "keras" or by "overlap", in a process and a working directory of its own.
 
-
-def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
-    """Run the script by "keras" or by "overlap", in a process and a working directory of its own."""
+    All runs in a directory have the same paths, which a script may print or write down.
+    """
     require_script(options.script)
     from overlap_train.cli.comparing import Run
 
-    work, here = directory / "work", Path.cwd().resolve()
+    runs, here = Path(directory).resolve(), Path.cwd().resolve()
+    place = runs / "run"
+    work, temporary = place / "work", place / "tmp"
     _require_room(here)
     _copy(here, work)
     before = _files(work)
@@ -132,12 +128,11 @@ def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
     arguments = [by, options.seed, options.epochs, options.batches]
     arguments += [script.relative_to(here) if script.is_relative_to(here) else script]
     arguments += options.rest
-    temporary = directory / "tmp"
     temporary.mkdir()
-    with (directory / "output").open("w") as output, (directory / "errors").open("w") as errors:
+    with (place / "output").open("w") as output, (place / "errors").open("w") as errors:
         _run(
-            [sys.executable, "-c", _PROCESS, directory, *map(str, arguments)],
-            directory.parent / "input",
+            [sys.executable, "-c", _PROCESS, place, *map(str, arguments)],
+            runs / "input",
             cwd=work,
             stdout=output,
             stderr=errors,
@@ -149,10 +144,12 @@ def record(directory: Path, by: str, options: argparse.Namespace) -> Run:
                 "TMPDIR": str(temporary),
             },
         )
-    sys.stderr.write((directory / "errors").read_bytes().decode(errors="replace"))
+    sys.stderr.write((place / "errors").read_bytes().decode(errors="replace"))
     after = _files(work)
     written = sorted((path for path in after if before.get(path) != after[path]), key=after.__getitem__)
-    return Run.read(directory, [*written, *sorted(before.keys() - after.keys())])
+    run = Run.read(place, [*written, *sorted(before.keys() - after.keys())])
+    place.rename(runs / f"run {len(os.listdir(runs))}")
+    return run
 
 
 def _run(command: list[Any], kept: Path, **options: Any) -> None:
@@ -161,24 +158,11 @@ def _run(command: list[Any], kept: Path, **options: Any) -> None:
         with open(kept if kept.exists() else os.devnull, "rb") as given:
             subprocess.run(command, stdin=given, check=False, **options)
         return
-    with (
-        kept.open("wb") as file,
-        subprocess.Popen(command, stdin=subprocess.PIPE, bufsize=0, **options) as process,
-    ):
-        assert process.stdin is not None
+    with subprocess.Popen(["tee", kept], stdout=subprocess.PIPE) as tee:
         try:
-            with contextlib.suppress(OSError), process.stdin:  # it may end without reading all
-                while process.poll() is None:
-                    if select.select([0], [], [], 0.1)[0]:
-                        data = os.read(0, 1 << 16)
-                        if not data:
-                            break
-                        file.write(data)
-                        process.stdin.write(data)
-            process.wait()
-        except BaseException:
-            process.kill()
-            raise
+            subprocess.run(command, stdin=tee.stdout, check=False, **options)
+        finally:
+            tee.kill()  # it waits for more, which may never come
 
 
 def _import_path(here: Path, work: Path) -> Iterator[str]:

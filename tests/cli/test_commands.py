@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from overlap_train._support.differences import Call
 from overlap_train.cli import verify
 from overlap_train.cli.comparing import Run
 from overlap_train.cli.main import main
@@ -33,10 +34,12 @@ def test_why_it_cannot_be_built_is_told(monkeypatch, capsys, options):
 
 def run_of(*, seconds=1.0, cores=1.0, loss=0.5, calls=("fit",)):
     """What one run of a script did, in as many seconds of `fit`, on as many busy cores."""
-    hooks = [("on_epoch_end", 0, {"loss": loss})]
-    call = {"hooks": hooks, "callbacks": [], "messages": []}
-    call |= {"seconds": seconds, "cpu_seconds": seconds * cores}
-    return Run(Path(), [{"name": name, **call} for name in calls], None, [[] for _ in calls], {}, "")
+    told = {
+        "hooks": [("on_epoch_end", 0, {"loss": loss})],
+        "seconds": seconds,
+        "cpu_seconds": seconds * cores,
+    }
+    return Run([Call(name=name, **told) for name in calls])
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 from matplotlib.figure import Figure
 
+from overlap_train._support.differences import Call
 from overlap_train.cli import verify
 from overlap_train.cli.comparing import Run, differences
 from overlap_train.cli.main import main
@@ -127,8 +128,8 @@ EQUAL = {"loss": math.nan, "array": np.float32([math.nan, 1]), "text": "1.5 s", 
         (EQUAL, dict(EQUAL), None),
     ],
 )
-def test_a_difference_has_the_size_of_its_kind(tmp_path, first, second, size):
-    runs = (Run(tmp_path, [], None, [], content, "") for content in (first, second))
+def test_a_difference_has_the_size_of_its_kind(first, second, size):
+    runs = (Run(files=content) for content in (first, second))
     found = list(differences(*runs))
     assert [difference.size for difference in found] == ([] if size is None else [size])
 
@@ -215,7 +216,6 @@ WRITES = {
     "name": lambda at, loss: Path(f"{at:.0f}-{loss:.4f}.txt").touch() or Path(f"{loss:.4f}-0001").touch(),
     "name with both": lambda at, loss: Path(f"run-20261130-12{at % 60:04.0f}_acc{loss:.2f}").touch(),
     "link": lambda at, loss: os.symlink(f"run-{at}/best-{loss}", "best"),
-    "path": lambda at, loss: Path("a.json").write_text(f'{{"at": {at}, "best": "{Path.cwd()}/{loss}"}}'),
     "line": lambda at, loss: Path("../output").write_text(f"run {uuid.UUID(int=int(at))}: accuracy {loss}"),
     "drawn over": lambda at, loss: Path("../output").write_text(f"{at}\rloss {loss}\rloss {loss}"),
     "lines": lambda at, loss: Path("../output").write_text("wait\n" * (int(at) % 99) + f"loss {loss}"),
@@ -252,8 +252,8 @@ def test_what_varies_hides_nothing_beside_it(tmp_path, what):
         ("one\ntwo", "one\nextra\ntwo", False),
     ],
 )
-def test_a_measured_time_is_no_result(tmp_path, by_keras, overlapped, equal):
-    runs = (Run(tmp_path, [], None, [], {}, output) for output in (by_keras, overlapped))
+def test_a_measured_time_is_no_result(by_keras, overlapped, equal):
+    runs = (Run(output=output) for output in (by_keras, overlapped))
     assert (list(differences(*runs)) == []) == equal
 
 
@@ -337,7 +337,7 @@ def test_what_keras_cannot_do_is_refused(tmp_path):
     recorder.run(str(script), [])
     recorder.end()
     assert json.loads((tmp_path / "calls.json").read_text())["refused"] == (
-        "Trainer.fit does what keras.Model.fit cannot do"
+        "Trainer.fit asks for what Keras has not: functions"
     )
 
 
@@ -379,8 +379,7 @@ def test_of_a_bar_that_is_drawn_over_the_end_is_compared(tmp_path):
 
 def _with_losses(*losses):
     hooks = [("on_epoch_end", epoch, {"loss": loss}) for epoch, loss in enumerate(losses)]
-    call = {"name": "fit", "hooks": hooks, "callbacks": [], "messages": []}
-    return Run(Path(), [call], None, [[]], {}, "")
+    return Run([Call(hooks=hooks)])
 
 
 @pytest.mark.parametrize(
