@@ -8,6 +8,7 @@ import os
 import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -48,25 +49,25 @@ def first_fit(script: Path, arguments: Sequence[str], look: Callable[[FirstFit],
     place of `fit`, while the script's files are still open.
     """
     require_script(script)
-    answers: list[Callable[[], T]] = []
-    with _stopping_at_fit(look, answers), as_main(script, arguments):
+    answer: Future[T] = Future()
+    with _stopping_at_fit(look, answer), as_main(script, arguments):
         try:
             runpy.run_path(os.path.abspath(script), run_name="__main__")
         except _Ends:
             pass
         except SystemExit as end:
-            if not answers:
+            if not answer.done():
                 how = f"said {one_line(end.code)} and ended" if isinstance(end.code, str) else "ended"
                 status = "" if isinstance(end.code, str) else f" with status {end.code or 0}"
                 raise UsageError(f"{script} {how}{status} before it called fit; {_WHERE}") from end
         except Exception as error:
-            if not answers:
+            if not answer.done():
                 reason = one_line(error_text(error))
                 raise UsageError(f"{script} raised before it called fit: {reason}") from error
     _require_tensorflow(script)  # which it may have set itself, after keras was imported here
-    if not answers:
+    if not answer.done():
         raise UsageError(f"{script} has not called Trainer.fit or keras.Model.fit; {_WHERE}")
-    return answers[0]()
+    return answer.result()
 
 
 def require_script(script: Path) -> None:
@@ -97,8 +98,8 @@ def as_main(script: Path, arguments: Sequence[str]) -> contextlib.ExitStack:
     return undo
 
 
-def _stopping_at_fit(look: Callable[[FirstFit], T], answers: list[Callable[[], T]]) -> contextlib.ExitStack:
-    """End the script where it calls `fit`, and add what `look` answers to the first call."""
+def _stopping_at_fit(look: Callable[[FirstFit], T], answer: Future[T]) -> contextlib.ExitStack:
+    """End the script where it calls `fit`, with the answer that `look` gives to the first call."""
     from overlap_train._keras import routes
     from overlap_train.trainer import Trainer
 
@@ -113,10 +114,13 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], answers: list[Callable[[], T
         return end(FirstFit(Trainer(model), args, kwargs, by_keras=True))
 
     def end(reached: FirstFit) -> NoReturn:
-        if not answers:
+        if not answer.done():
             setattr(Trainer, "fit", fit)  # noqa: B010  whose arguments are looked at, and which may train
             with routes.suspended():
-                answers.append(_answer(look, reached))
+                try:
+                    answer.set_result(look(reached))
+                except Exception as error:  # not raised within the script, which might catch it
+                    answer.set_exception(error)
             setattr(Trainer, "fit", stop)  # noqa: B010
         raise _Ends
 
@@ -130,17 +134,3 @@ def _stopping_at_fit(look: Callable[[FirstFit], T], answers: list[Callable[[], T
         setattr(Trainer, "fit", fit)  # noqa: B010
 
     return undo
-
-
-def _answer(look: Callable[[FirstFit], T], reached: FirstFit) -> Callable[[], T]:
-    """Call `look`; return a function that returns its result, or raises its exception."""
-    try:
-        result = look(reached)
-    except Exception as error:
-        failure = error  # not raised within the script, which might catch it
-
-        def fail() -> T:
-            raise failure
-
-        return fail
-    return lambda: result
