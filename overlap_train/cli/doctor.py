@@ -8,7 +8,6 @@ import importlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +20,6 @@ from overlap_train.cli.report import Finding, Report, one_line
 from overlap_train.errors import NativeUnavailableError
 
 _PACKAGE = "overlap_train"
-_CACHE_REMEDY = "name another directory in {variable}, or make this one writable"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,14 +29,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> Report:
     """Look at everything that decides how fast a training is here, and change nothing."""
-    sections: dict[str, list[Finding]] = {"versions": _versions()}
-    checks: dict[str, Callable[[], list[Finding]]] = {
-        "devices": _devices,
-        "compiled convolution": _convolution,
-        "threads": _threads,
-    }
+    sections = {"versions": _versions()}
     if _import("tensorflow")[0] is not None and _import("keras")[0] is not None:
-        sections |= {heading: check() for heading, check in checks.items()}
+        sections |= {"devices": _devices(), "compiled convolution": _convolution(), "threads": _threads()}
     return Report("doctor", {**sections, "caches": _caches()})
 
 
@@ -182,32 +175,23 @@ def _threads() -> list[Finding]:
 def _caches() -> list[Finding]:
     from overlap_train.conv.native_cache import cache_path
 
-    findings = []
-    try:
-        compiled: Path | None = cache_path()
-    except NativeUnavailableError:
-        compiled = None
-    home = cache_home()
-    if home is None:
-        remedy = "export XDG_CACHE_HOME=DIRECTORY"
-        findings.append(Finding("measurements", None, "there is no home directory", "mend", remedy))
-    else:
-        findings.append(_cache("measurements", home, "XDG_CACHE_HOME"))
-    if compiled is None:
-        remedy = "export OVERLAP_TRAIN_CACHE_DIR=DIRECTORY"
-        findings.append(Finding("compiled code", None, "there is no home directory", "mend", remedy))
-    else:
-        findings.append(_cache("compiled code", compiled, "OVERLAP_TRAIN_CACHE_DIR"))
-    return findings
+    compiled = None
+    with contextlib.suppress(NativeUnavailableError):  # without a home directory
+        compiled = cache_path()
+    return [
+        _cache("measurements", cache_home(), "XDG_CACHE_HOME"),
+        _cache("compiled code", compiled, "OVERLAP_TRAIN_CACHE_DIR"),
+    ]
 
 
-def _cache(name: str, directory: Path, variable: str) -> Finding:
-    writable = _is_writable(directory)
-    value = {"path": str(directory), "writable": writable}
-    text = f"{directory}, {'writable' if writable else 'not writable'}"
-    if writable:
-        return Finding(name, value, text)
-    return Finding(name, value, text, "mend", _CACHE_REMEDY.format(variable=variable))
+def _cache(name: str, directory: Path | None, variable: str) -> Finding:
+    if directory is None:
+        return Finding(name, None, "there is no home directory", "mend", f"export {variable}=DIRECTORY")
+    value = {"path": str(directory), "writable": _is_writable(directory)}
+    if value["writable"]:
+        return Finding(name, value, f"{directory}, writable")
+    remedy = f"name another directory in {variable}, or make this one writable"
+    return Finding(name, value, f"{directory}, not writable", "mend", remedy)
 
 
 def _is_writable(directory: Path) -> bool:
