@@ -208,8 +208,9 @@ class ProgramState:
             for name in vars(kind).keys() - saved.keys() - {*_OF_CLASSES}:
                 delattr(kind, name)
             for name, value in saved.items():
-                if vars(kind).get(name, _MISSING) is not value:
-                    setattr(kind, name, value)
+                before = self._others.get(id(value), value)
+                if vars(kind).get(name, _MISSING) is not before:
+                    setattr(kind, name, before)
 
         self._undo.append(undo)
         members = [function_of(member) for member in saved.values()]
