@@ -136,7 +136,9 @@ class _Verifier:
         self.close()
         noted, hooks, history = _Fit(), Hooks(), None
         with preserved_state():
-            _seed()
+            random.seed(_SEED)
+            np.random.seed(_SEED)
+            tf.random.set_seed(_SEED)
             start_s = time.monotonic()
             try:
                 history = fit(**{**self._arguments, "callbacks": [*self._callbacks, hooks]})
@@ -147,9 +149,3 @@ class _Verifier:
             raise KeyboardInterrupt
         note(noted, self._model, hooks, self._callbacks, history)
         return noted
-
-
-def _seed() -> None:
-    random.seed(_SEED)
-    np.random.seed(_SEED)
-    tf.random.set_seed(_SEED)

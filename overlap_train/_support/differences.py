@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
-ENDED = "ended with"  # and its status: the error of a script that ends itself
 
 _SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
 _IN_MOMENTS = 0.02  # of a difference in moments counts so much: the share of a row in some batches

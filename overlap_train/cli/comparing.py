@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from overlap_train._support.differences import (
-    ENDED,
     Call,
     Difference,
     deciding,
@@ -65,7 +64,7 @@ class Run:
             record = json.loads((directory / "calls.json").read_text())
         except FileNotFoundError:
             numbers = sorted(int(path.stem) for path in directory.glob("*.call"))
-            record = {"calls": numbers, "error": f"{ENDED} the process", "refused": None}
+            record = {"calls": numbers, "error": "ended with the process", "refused": None}
         paths = (directory / f"{number}.call" for number in record["calls"])
         calls = [pickle.loads(path.read_bytes()) for path in paths if path.exists()]
         files = {str(path.relative_to(directory / "work")): content_of(path) for path in written}
@@ -102,11 +101,6 @@ class Run:
     def lines(self) -> list[str]:
         """The lines printed; of one that is drawn over, such as a bar, what was drawn last."""
         return _lines(self.output)
-
-    @property
-    def summary(self) -> str:
-        """The counts in words."""
-        return ", ".join(f"{count} {name}" for name, count in self.counts.items())
 
 
 def differences(first: Run, second: Run) -> Iterator[Difference]:
@@ -185,11 +179,15 @@ def _different_words(place: str, first: str, second: str) -> Iterator[Difference
                 yield Difference(f"{place}, word {last}", mine, theirs, max(sizes))
 
 
+def _kind(text: str) -> str:
+    """Return a text without its numbers, and without names that have some."""
+    return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", text)
+
+
 def _aligned(
-    first: Sequence[str], second: Sequence[str], kinds: Sequence[Callable[[str], str]] | None = None
+    first: Sequence[str], second: Sequence[str], kinds: Sequence[Callable[[str], str]] = (str, _kind)
 ) -> Iterator[tuple[int | None, int | None]]:
     """Yield which entries correspond: all in order if they are as many, else equal ones, else alike ones."""
-    kinds = (str, _kind) if kinds is None else kinds
     if len(first) == len(second) or not kinds:
         yield from zip_longest(range(len(first)), range(len(second)))
         return
@@ -198,11 +196,6 @@ def _aligned(
     for tag, a, a_end, b, b_end in matcher.get_opcodes():
         for i, j in _aligned(first[a:a_end], second[b:b_end], () if tag == "equal" else others):
             yield None if i is None else a + i, None if j is None else b + j
-
-
-def _kind(text: str) -> str:
-    """Return a text without its numbers, and without names that have some."""
-    return re.sub(r"[\w.+-]*\d[\w.+-]*", "#", text)
 
 
 def _kind_of_name(name: str) -> str:

@@ -37,11 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help="that of the training's ValidationPolicy(evaluator=...) or CheckpointPolicy",
     )
-    add_script(parser, "a Python script that calls fit")
-    parser.epilog = (
-        "example: overlap-train evaluate runs/7 train.py --rows 1000. "
-        "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
-    )
+    example = "overlap-train evaluate runs/7 train.py --rows 1000."
+    add_script(parser, "a Python script that runs up to its first fit, which trains nothing", example)
 
 
 def run(options: argparse.Namespace) -> Report:

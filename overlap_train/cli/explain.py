@@ -19,11 +19,8 @@ _TRAINER = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
-    add_script(parser, "a Python script that calls fit")
-    parser.epilog = (
-        "example: overlap-train explain train.py --rows 1000. "
-        "Arguments behind the script are the script's. It runs up to its first fit, which trains nothing."
-    )
+    example = "overlap-train explain train.py --rows 1000."
+    add_script(parser, "a Python script that runs up to its first fit, which trains nothing", example)
 
 
 def run(options: argparse.Namespace) -> Report:

@@ -27,7 +27,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._keras import routes
-from overlap_train._support.differences import ENDED, Call
+from overlap_train._support.differences import Call
 from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import error_text
 from overlap_train._support.recorded import Hooks, note
@@ -71,7 +71,7 @@ class Recorder:
         except _RefusedError as refusal:
             self._refused = str(refusal)
         except SystemExit as end:
-            self._error = None if end.code in (None, 0) else f"{ENDED} {end.code}"
+            self._error = None if end.code in (None, 0) else f"ended with {end.code}"
         except Exception as error:
             traceback.print_exc()
             self._error = error_text(error)

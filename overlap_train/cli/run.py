@@ -12,10 +12,8 @@ from overlap_train.cli.script import add_script, as_main, require_script
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments: a script, and what follows is the script's."""
-    add_script(parser, "a Python script that calls keras.Model.fit")
-    parser.epilog = (
-        "example: overlap-train run train.py --epochs 5. Arguments behind the script are the script's."
-    )
+    example = "overlap-train run train.py --epochs 5."
+    add_script(parser, "a Python script that calls keras.Model.fit", example)
 
 
 def run(options: argparse.Namespace) -> Report | None:

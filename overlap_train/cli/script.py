@@ -32,10 +32,11 @@ class FirstFit:
     by_keras: bool  # the script called `keras.Model.fit` itself, and nothing routes it
 
 
-def add_script(parser: argparse.ArgumentParser, script: str) -> None:
-    """Declare a script, and that all behind its name is the script's."""
+def add_script(parser: argparse.ArgumentParser, script: str, example: str) -> None:
+    """Declare a script, and that all behind its name is the script's; help ends with an example."""
     parser.add_argument("script", type=Path, help=script)
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="the script's own arguments")
+    parser.epilog = f"example: {example} Arguments behind the script are the script's."
 
 
 class _Ends(BaseException):

@@ -49,10 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="largest relative difference that is rounding (default: 1e-4)",
     )
-    add_script(parser, "a Python script that trains a Keras model")
-    parser.epilog = (
-        "example: overlap-train verify --epochs 2 train.py. Arguments behind the script are the script's."
-    )
+    example = "overlap-train verify --epochs 2 train.py."
+    add_script(parser, "a Python script that trains a Keras model", example)
 
 
 def run(options: argparse.Namespace) -> Report:
@@ -105,7 +103,8 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
         findings.append(Finding("left out", count, text, "note"))
     if keras.error is not None and keras.error == ours.error:
         findings.append(Finding("end", keras.error, f"both runs: {one_line(keras.error)}", "note"))
-    findings.append(Finding("compared", keras.counts, keras.summary))
+    counts = ", ".join(f"{count} {name}" for name, count in keras.counts.items())
+    findings.append(Finding("compared", keras.counts, counts))
     findings += [Finding("said", text, text, "note") for text in ours.reasons]
     return findings
 

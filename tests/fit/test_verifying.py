@@ -258,16 +258,8 @@ def program(kind):
         ]
         flags = [variable.trainable for variable in model.variables]
         built = len(model.by_name["all"].variables)
-        return (
-            [*calls],
-            str(data.numbers),
-            data.factor,
-            data.order.tolist(),
-            flags,
-            built,
-            values,
-            vars(model).copy(),
-        )
+        counts = [*calls, str(data.numbers), built]
+        return counts, data.factor, data.order.tolist(), flags, values, vars(model).copy()
 
     return model, data, keras.callbacks.LambdaCallback(on_epoch_begin=act), seen
 
