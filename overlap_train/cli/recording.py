@@ -250,7 +250,7 @@ def _require_keras(trainer: Trainer, name: str, validation_data: Any) -> None:
     if isinstance(validation_data, (ValidationSet, Mapping)):
         extras.append("sets by name")
     if extras:
-        raise _RefusedError(f"{type(trainer).__name__}.{name} asks for what Keras has not: {extras[0]}")
+        raise _RefusedError(f"{type(trainer).__name__}.{name} asks for what Keras lacks: {extras[0]}")
 
 
 def main(arguments: list[str]) -> None:

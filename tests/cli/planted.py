@@ -22,7 +22,7 @@ class Weighed(keras.metrics.Mean):
 class Losses(keras.callbacks.Callback):
     def __init__(self):
         super().__init__()
-        self.losses = []
+        self.losses, self.kinds = [], np.array([{}])
 
     def on_epoch_end(self, epoch, logs=None):
         if not (fault == "missed epoch" and epoch == 1):
