@@ -34,12 +34,8 @@ def test_why_it_cannot_be_built_is_told(monkeypatch, capsys, options):
 
 def run_of(*, seconds=1.0, cores=1.0, loss=0.5, calls=("fit",)):
     """What one run of a script did, in as many seconds of `fit`, on as many busy cores."""
-    told = {
-        "hooks": [("on_epoch_end", 0, {"loss": loss})],
-        "seconds": seconds,
-        "cpu_seconds": seconds * cores,
-    }
-    return Run([Call(name=name, **told) for name in calls])
+    hooks, cpu_s = [("on_epoch_end", 0, {"loss": loss})], seconds * cores
+    return Run([Call(name=name, hooks=hooks, seconds=seconds, cpu_seconds=cpu_s) for name in calls])
 
 
 @pytest.fixture
