@@ -29,7 +29,6 @@ from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.course import Course
 from overlap_train._fit.descriptions import describe_step, describe_validation, function_name
 from overlap_train._fit.draws import shared_draws
-from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import training as keras_training
@@ -53,8 +52,8 @@ def build_resumer(
     drawing: Mapping[str, StreamedBatches],
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
-) -> tuple[Resumer | None, AnyStart | None]:
-    """Returns what writes the checkpoints of a `fit`, and what starts all of its hosts from the newest.
+) -> Resumer | None:
+    """Returns what writes the checkpoints of a `fit`, and has read the newest.
 
     Checkpoints belong to the chief: on other hosts there is no resumer.
     """
@@ -75,8 +74,7 @@ def build_resumer(
     )
     if resumer is not None:
         resumer.watch_passes(ValidationPasses(drawing, say, states))
-    hosts = settings.hosts
-    return resumer, resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
+    return resumer
 
 
 def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str, SourceState]:

@@ -18,7 +18,7 @@ from overlap_train._training.step import StepFunction
 from overlap_train._training.strategy import Replicas
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy
-from overlap_train.parallel.hosts import Hosts, SingleHost
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
 
@@ -48,7 +48,7 @@ class TrainerSettings:
     @property
     def hosts(self) -> Hosts:
         """The hosts that train together."""
-        return self.replicas.hosts if self.replicas is not None else SingleHost()
+        return self.replicas.hosts if self.replicas is not None else Hosts()
 
     @property
     def shared(self) -> bool:

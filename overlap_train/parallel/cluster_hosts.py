@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from overlap_train._support.encoding import encoded
 from overlap_train.errors import HostMismatchError
-from overlap_train.parallel.hosts import Hosts, SingleHost, SlowHost
+from overlap_train.parallel.hosts import Hosts, SlowHost
 
 # Of an epoch; below both, a wait is what hosts that share a machine or a network do to each other.
 _PART, _LEAST_S = 0.1, 0.2
@@ -196,5 +196,5 @@ def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
     """Return the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
     count = int(getattr(strategy.extended, "_num_workers", 1))
     if count == 1:
-        return SingleHost()
+        return Hosts()
     return ClusterHosts(strategy, count, int(strategy.extended._id_in_cluster))
