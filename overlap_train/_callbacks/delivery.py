@@ -101,7 +101,7 @@ class Delivery:
         hidden = self._model.stop_training and self.stopped_in > snapshot.epoch
         if hidden:
             self._model.stop_training = False
-        parts = self._model, self._state, self._callbacks, self.suite, self._evaluate_set, self._wants_test
+        parts = self._model, self._state, self._callbacks, self.suite, self._wants_test
         tested, spans = Replay(*parts).tested(snapshot, results, live)
         logs = self._logs(train_logs, tested)
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
@@ -184,6 +184,3 @@ class Delivery:
             if not result.of_function:
                 logs |= {name: value for name, value in result.metrics.items() if name in live}
         return {**logs, **prefixed(results)}
-
-    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
-        return self.suite.evaluate(name, values)

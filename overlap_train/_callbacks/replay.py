@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -40,7 +40,6 @@ class Replay:
     state: ModelState
     callbacks: keras.callbacks.CallbackList
     suite: Validations
-    evaluate: Callable[[str, Values], ValidationResult]  # a set by its name, on given values
     wants_test: bool  # a callback listens to validations
 
     def tested(
@@ -90,9 +89,9 @@ class Replay:
         return result
 
     def _evaluate(self, snapshot: Snapshot, spans: list[Span], name: str, values: Values) -> ValidationResult:
-        """Evaluate values while the training waits."""
+        """Evaluate values while the training waits; other hosts deliver nothing."""
         start_s = time.monotonic()
-        result = self.evaluate(name, values)
+        result = self.suite.evaluate(name, values, alone=True)
         thread, end_s = threading.current_thread().name, time.monotonic()
         spans.append(Span("validate", thread, start_s, end_s, snapshot.epoch, snapshot.step))
         return result

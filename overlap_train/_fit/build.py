@@ -200,7 +200,8 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=max_lag)
         self._resources.callback(backlog.drop)
         # With on_change="continue" some may have to be called at once although the training runs ahead.
-        late = self._can_be_late() and not any(map(self._waiting_hook(suite), self._callbacks.callbacks))
+        waiting_hook = self._waiting_hook(suite)
+        late = settings.hosts.count == 1 and not any(map(waiting_hook, self._callbacks.callbacks))
         hooks = EpochHooks(request.model, callbacks)
         resets_late = suite.reads_by_python()
         if resets_late or (late and may_wait(self._callbacks.callbacks)):
@@ -302,11 +303,8 @@ class FitBuilder:
     def _waiting_hook(self, suite: ValidationSuite) -> Callable[[keras.callbacks.Callback], str | None]:
         """Returns what says which hook of a callback keeps the training from running ahead."""
         watched = suite.runs_python or not self._request.feed.rewindable
-        return functools.partial(hook_that_waits, watched=watched, late=self._can_be_late())
-
-    def _can_be_late(self) -> bool:
-        """Whether hooks inside epochs are this host's alone to call."""
-        return self._settings.hosts.count == 1
+        late = self._settings.hosts.count == 1  # which calls the hooks inside epochs alone
+        return functools.partial(hook_that_waits, watched=watched, late=late)
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
         return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())

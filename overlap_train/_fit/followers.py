@@ -29,7 +29,6 @@ from overlap_train._checkpoint.fingerprints import describe_configuration, finge
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
-from overlap_train._fit.descriptions import describe_validation
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
@@ -160,9 +159,6 @@ class SharedDelivery(Delivery):
         super().__init__(shared.model, shared.state, shared.own, on_change=on_change, suite=suite)
         self._shared = shared
 
-    def _evaluate_set(self, name: str, values: Values) -> ValidationResult:
-        return self.suite.evaluate(name, values, alone=True)
-
     def deliver(
         self,
         snapshot: Snapshot,
@@ -265,21 +261,18 @@ def agree_to_start(
 ) -> None:
     """Checks that all replicas and hosts are about to do the same, and makes the model's variables."""
     model, feed, policy = request.model, request.feed, request.settings.validation
-    replicas.check_batch(feed.full_batch)
+    replicas.most_rows = feed.full_batch
     if replicas.hosts.count > 1:
         replicas.hosts.all_do(lambda: _check_shareable(policy, callbacks))
         feed.share_seeds(replicas.hosts.from_chief)
-        if feed.unseeded and not replicas.own_rows:
-            raise ValueError(
-                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each "
-                "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
-                "the data is made"
-            )
         data: dict[str, Any] = {"data type": _rowless(feed)}
-        if replicas.own_rows:
-            _agree_on_own_rows(replicas, feed)
+        if replicas.own_rows:  # of a batch of all hosts, and an epoch as long as that of the longest
+            rows, counts = zip(*replicas.hosts.gather([feed.first_rows, feed.num_batches]), strict=True)
+            replicas.most_rows = None if None in rows else sum(rows)
+            feed.num_batches = None if None in counts else max(counts)
+            feed.ends_alone = False
         else:
-            data = {"batch size": feed.full_batch}
+            data = {"batch size": feed.full_batch, "list of unseeded draws": list(feed.unseeded)}
             data |= {f"training data {part}".strip(): text for part, text in feed.describe().items()}
         freqs = [request.validation_freq if f.freq is None else f.freq for f in request.functions.values()]
         described = {
@@ -292,31 +285,30 @@ def agree_to_start(
             "use of resume": request.checkpoints is not None,
             "list of evaluation functions": list(request.functions),
             "validation_freq": sorted({str(freq) for freq in [*freqs, *request.elsewhere]}),
-            "list of callbacks that listen to batches": _listening(callbacks),
-            "list of callbacks with on_all_hosts": [type(c).__name__ for c in callbacks if _is_everywhere(c)],
-            **{part.replace(".", " "): text for part, text in describe_validation(request).items()},
+            "list of callbacks that listen to batches": _kinds(filter(wants_train_batches, callbacks)),
+            "list of callbacks with on_all_hosts": _kinds(filter(_is_everywhere, callbacks)),
+            **{part.replace(".", " "): text for part, text in request.described_validation.items()},
         }
         replicas.hosts.check_same(
             {
                 "version of overlap_train": __version__,
                 "program": program_digest(),
                 **{name: str(value) for name, value in (data | described).items()},
-                "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
+                "structure of the model": _kinds(keras_models.flat_layers(model)),
             }
         )
+        if feed.unseeded and not replicas.own_rows:
+            raise ValueError(
+                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each "
+                "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
+                "the data is made"
+            )
+    replicas.check_batch(feed.full_batch)
     replicas.build(model, feed.element_spec)
     alike = fingerprint(model, feed) | describe_configuration(model)
     if replicas.own_rows:
         alike = {part: text for part, text in alike.items() if not part.startswith("training data")}
     replicas.hosts.check_same(alike)
-
-
-def _agree_on_own_rows(replicas: Replicas, feed: Feed) -> None:
-    """Finds out how large a batch of all hosts is, and how many the longest of them has."""
-    rows, counts = zip(*replicas.hosts.gather([feed.first_rows, feed.num_batches]), strict=True)
-    replicas.most_rows = None if None in rows else sum(rows)
-    feed.num_batches = None if None in counts else max(counts)
-    feed.ends_alone = False
 
 
 def _rowless(feed: Feed) -> str:
@@ -347,8 +339,8 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
             )
 
 
-def _listening(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
-    return [type(callback).__name__ for callback in callbacks if wants_train_batches(callback)]
+def _kinds(things: Iterable[Any]) -> list[str]:
+    return [type(thing).__name__ for thing in things]
 
 
 def require_unchanged(changed: str | None) -> None:

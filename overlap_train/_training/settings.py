@@ -29,6 +29,11 @@ class Recorder(Protocol):
         """Add a span; may be called from any thread."""
 
 
+def function_name(function: Any) -> str:
+    """Return how a message calls a function."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
+
+
 @dataclass(frozen=True)
 class TrainerSettings:
     """The arguments of a trainer; `stock` and `stock_validation` say that its steps are the model's own."""
@@ -54,6 +59,11 @@ class TrainerSettings:
     def shared(self) -> bool:
         """Whether several replicas share each batch."""
         return self.replicas is not None and self.replicas.count > 1
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether each of several hosts has its own training data."""
+        return self.replicas is not None and self.replicas.own_rows
 
     @property
     def serves(self) -> bool:
@@ -91,6 +101,12 @@ class TrainerSettings:
         """The validation step; the model's own where the trainer adds nothing: traces outlive the trainer."""
         stock: StepFunction = self.model.test_step
         return stock if self.stock_validation else self.validation_step
+
+    @property
+    def described_validation(self) -> dict[str, str]:
+        """What is done with each batch of a validation, in words, for checkpoints and for other hosts."""
+        step = "stock" if self.stock_validation else function_name(self.validation_step)
+        return {"validation_step": step, "preprocess": "None" if self.preprocess is None else "a function"}
 
     def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
         strategy = None if self.replicas is None else Same(self.replicas.strategy)

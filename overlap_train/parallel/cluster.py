@@ -20,7 +20,7 @@ from tensorflow.python.eager import context
 
 from overlap_train._support.arguments import require_instance, short_repr
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.cluster_hosts import EvaluatorTask, give_own_rows
+from overlap_train.parallel.cluster_hosts import OWN_ROWS, EvaluatorTask
 
 
 class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
@@ -65,8 +65,7 @@ def join_cluster(resolver: Any = None, *, own_rows: bool = False) -> tf.distribu
     _require_free(f"{task_type} {index}", cluster[task_type][index])
     training = TrainingHosts() if "evaluator" in cluster else resolver
     strategy = _join(training)
-    if own_rows:
-        give_own_rows(strategy)
+    setattr(strategy, OWN_ROWS, own_rows)
     return strategy
 
 

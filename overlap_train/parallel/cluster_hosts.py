@@ -179,17 +179,8 @@ def _caller() -> str:
 _SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
 
-_OWN_ROWS = "_overlap_train_own_rows"
-
-
-def give_own_rows(strategy: tf.distribute.Strategy) -> None:
-    """Note at a strategy that each host's training data is its own."""
-    setattr(strategy, _OWN_ROWS, True)
-
-
-def has_own_rows(strategy: tf.distribute.Strategy) -> bool:
-    """Whether each host's training data is its own."""
-    return getattr(strategy, _OWN_ROWS, False) and int(getattr(strategy.extended, "_num_workers", 1)) > 1
+OWN_ROWS = "_overlap_train_own_rows"
+"""The attribute of a strategy under which each host's training data is its own."""
 
 
 def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:

@@ -613,8 +613,7 @@ class World:
         if self.scenario.checkpoints is None:
             return None
         policy = CheckpointPolicy("checkpoints", **self.scenario.checkpoints)
-        resumer = resume.Resumer(policy, {}, self.state, trained_by=lambda: self.model.train_function)
-        return resources.enter_context(resumer)
+        return resources.enter_context(resume.Resumer(policy, self.model, {}, self.state))
 
     def _take_snapshot(self, ledger: Ledger, cursor: Cursor, epoch: int) -> Snapshot:
         values = self.state.read()
