@@ -89,7 +89,7 @@ class Replay:
         return result
 
     def _evaluate(self, snapshot: Snapshot, spans: list[Span], name: str, values: Values) -> ValidationResult:
-        """Evaluate values while the training waits; on several hosts only the chief delivers."""
+        """Evaluate values while the training waits; other hosts deliver nothing."""
         start_s = time.monotonic()
         result = self.suite.evaluate(name, values, alone=True)
         thread, end_s = threading.current_thread().name, time.monotonic()

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from overlap_train._callbacks.rewind import append_to_files, files_of, mark_files, rewind_files
 from overlap_train._callbacks.state import Settings, Unstored, capture_all, restore_all
 from overlap_train._callbacks.values import ObjectValue
+from overlap_train._checkpoint.attributes import plain_attributes
 from overlap_train._checkpoint.container import CheckpointState
 from overlap_train._checkpoint.content import (
     LoadedCheckpoint,
@@ -35,10 +36,11 @@ from overlap_train._checkpoint.content import (
     specs_of,
     take_apart,
 )
-from overlap_train._checkpoint.fingerprints import differences, listed_differences
+from overlap_train._checkpoint.fingerprints import differences, listed_differences, rate_text
 from overlap_train._checkpoint.run_directory import RunWriter
 from overlap_train._checkpoint.store import CheckpointStore
-from overlap_train._data.cursor import Cursor, CursorState
+from overlap_train._data.cursor import Cursor
+from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.closing import Closing
@@ -62,43 +64,42 @@ class Resumer(Closing):
     that all are damaged, CheckpointMismatchError that the newest sound one belongs to another model, data or
     history.
 
-    `configuration` has settings that may differ when a training goes on, of which the user is told, and
-    `rate` returns the learning rate with which it does. `weights` keeps the weights of all epochs.
-    `attributes` returns those of the model, as texts by name. `trained_by` returns the function that trains;
-    once it is another than at the start, nothing more is written. `say` gets messages about what no
-    checkpoint will hold. `record` gets the span of each write, on the thread that writes. `plan` returns how
-    the steps are computed.
+    `configuration` has settings that may differ when a training goes on, of which the user is told.
+    `passes` are the `ValidationPasses`, from which nothing has been drawn yet. `weights` keeps the weights
+    of all epochs. `say` gets messages about what no checkpoint will hold. `record` gets the span of each
+    write, on the thread that writes. `plan` returns how the steps are computed. Once the model has another
+    train function than at the start, nothing more is written.
     """
 
     def __init__(
         self,
         policy: CheckpointPolicy,
+        model: keras.Model,
         belongs_to: Mapping[str, str],
         variables: ModelState,
         *,
-        attributes: Callable[[], Mapping[str, str]] = dict,
         configuration: Mapping[str, str] | None = None,
-        rate: Callable[[], str | None] = lambda: None,
+        passes: Any = None,
         weights: RunWriter | None = None,
-        trained_by: Callable[[], Any] = lambda: None,
         say: Callable[[str], None] = lambda message: None,
         record: Callable[[Span], None] = lambda span: None,
     ) -> None:
         self._policy = policy
-        self._variables = variables
+        self._model = model
         self._handles = {id(handle) for variable in variables.variables for handle in variable.handles}
         specs = [f"{shape} {dtype}" for shape, dtype in specs_of(variables)]
         digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
         self._fingerprint = {**belongs_to, _ALL_VARIABLES: f" digest {digest[:16]}"}
-        self._configuration, self._rate = configuration or {}, rate
-        self._trained_by, self._function = trained_by, trained_by()
+        self._configuration = configuration or {}
+        self._function = keras_training.train_function(model)
         self._say = say
         self._record = record
-        self._attributes, self._set_before = attributes, attributes()
+        self._set_before = plain_attributes(model)
         self._weights = weights
         self.plan: Callable[[], str] = str
-        self._passes: Any = None
+        self._passes = passes
         self._standing: dict[str, Any] = {}  # of the passes
+        self._note_passes()
         self._lags: tuple[int, ...] = ()
         self._files: Iterable[str] = ()
         self._settings = Settings(())
@@ -111,7 +112,8 @@ class Resumer(Closing):
         self._appending: list[keras.callbacks.CSVLogger] = []
         self._store.acquire()
         try:
-            self._newest = self._load()
+            check = functools.partial(take_apart, variables=variables, require_same=self._require_same)
+            self._newest: LoadedCheckpoint | None = self._store.load_latest(check)
         except BaseException:
             self.close()
             raise
@@ -120,11 +122,6 @@ class Resumer(Closing):
         """Take the variables of the snapshots that follow."""
         if self._weights is not None:
             self._weights.take(state)
-
-    def watch_passes(self, passes: Any) -> None:
-        """Take the `ValidationPasses`, from which nothing has been drawn yet."""
-        self._passes = passes
-        self._note_passes()
 
     def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
         """Match the callbacks with those of the checkpoint; call it before `on_train_begin`."""
@@ -147,16 +144,19 @@ class Resumer(Closing):
         `on_epoch_begin` of an epoch that goes on: a checkpoint has what callbacks remember and change, but
         not what else they set in Python there.
         """
-        callbacks, self._function = list(callbacks), self._trained_by()
+        callbacks, self._function = list(callbacks), keras_training.train_function(self._model)
         checkpoint, self._newest = self._newest, None
         self._unstored.begin(callbacks)
-        self._set_before = self._attributes()
+        self._set_before = plain_attributes(self._model)
         if checkpoint is None:
             self._captured(callbacks)
             return None
         meta, epoch, step = checkpoint.meta, checkpoint.state.epoch, checkpoint.state.step
-        self._redraw_validation_data(checkpoint)  # which writes to variables that are put back below
         values, position = checkpoint.values, checkpoint.position
+        drawn = position.data.pop(_VALIDATION_PASSES, {})
+        if self._passes is not None:  # which writes to variables that are put back below
+            _drawn(self._passes.go_on, drawn)
+            self._note_passes()
         if position.within:
             begin_epoch(epoch)
         self._put_callbacks_back(checkpoint)
@@ -164,7 +164,8 @@ class Resumer(Closing):
         state.restore(values)
         state.restore_pipeline(values)
         self._put_random_back(checkpoint)
-        self._go_to(position, cursor)
+        if names := _drawn(cursor.resume, position):
+            self._say(f"of the training data these attributes are others than before: {', '.join(names)}")
         if meta["in_turn"] and not position.data.get("begun"):
             self._put_random_back(checkpoint)  # the data has just put back the states that it had drawn from
         self._report_changes(checkpoint)
@@ -190,25 +191,6 @@ class Resumer(Closing):
             names = ", ".join(stay)
             self._say(f"these attributes of callbacks cannot be restored and keep their values: {names}")
 
-    def _redraw_validation_data(self, checkpoint: LoadedCheckpoint) -> None:
-        """Draw the validation data as far as it had been drawn."""
-        standing = checkpoint.position.data.pop(_VALIDATION_PASSES, {})
-        if self._passes is None:
-            return
-        try:
-            self._passes.go_on(standing)
-        except ValueError as error:
-            raise _does_not_fit(error) from error
-        self._note_passes()
-
-    def _go_to(self, position: CursorState, cursor: Cursor) -> None:
-        try:
-            names = cursor.resume(position)
-        except ValueError as error:
-            raise _does_not_fit(error) from error
-        if names:
-            self._say(f"of the training data these attributes are others than before: {', '.join(names)}")
-
     def _put_random_back(self, checkpoint: LoadedCheckpoint) -> None:
         """Put the global random generators back, once the values of the variables are restored."""
         try:
@@ -230,18 +212,12 @@ class Resumer(Closing):
                 "these callbacks of the checkpoint are missing now, and what they remembered is left out: "
                 f"{', '.join(missing)}"
             )
-        changes = differences(meta["configuration"], self._configuration, self._rate())
+        changes = differences(meta["configuration"], self._configuration, rate_text(self._model))
         if changes:
             self._say(
                 "this training is configured otherwise than that of the checkpoint: "
                 f"{listed_differences(changes)}"
             )
-
-    def _load(self) -> LoadedCheckpoint | None:
-        """Read the newest checkpoint that makes sense."""
-        check = functools.partial(take_apart, variables=self._variables, require_same=self._require_same)
-        found: LoadedCheckpoint | None = self._store.load_latest(check)
-        return found
 
     def _require_same(self, state: CheckpointState, configuration: Mapping[str, str]) -> None:
         """Refuse a training whose history would hold values of two kinds, or that has other variables."""
@@ -373,7 +349,7 @@ class Resumer(Closing):
 
         No file holds what is compiled, and a resumed fit calls that hook again only if it begins before it.
         """
-        if not self._ceased and self._trained_by() is not self._function:
+        if not self._ceased and keras_training.train_function(self._model) is not self._function:
             self._ceased = True
             self._say(
                 "no further checkpoints are written: a callback has compiled the model or made its train "
@@ -386,13 +362,9 @@ class Resumer(Closing):
         callbacks = list(callbacks)
         states = capture_all(callbacks)
         self._say_unstored(states, callbacks)
-        self._say_set_on_model(self._set_on_model())
+        now, before = plain_attributes(self._model), self._set_before
+        self._say_set_on_model(name for name in now if before.get(name) != now[name])
         return states
-
-    def _set_on_model(self) -> list[str]:
-        """Return the names of the attributes of the model that callbacks have set."""
-        now, before = self._attributes(), self._set_before
-        return [name for name in now if before.get(name) != now[name]]
 
     def _say_set_on_model(self, names: Iterable[str]) -> None:
         """Name the attributes that callbacks have set on the model, each once."""
@@ -451,7 +423,12 @@ def _narrow(weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return narrow if np.array_equal(np.isfinite(narrow), np.isfinite(weight)) else weight
 
 
-def _does_not_fit(error: ValueError) -> CheckpointMismatchError:
-    return CheckpointMismatchError(
-        f"the checkpoint does not fit this training's data: {error}; give another directory to start afresh"
-    )
+def _drawn(go_on: Callable[[Any], Any], position: Any) -> Any:
+    """Have data go on from a position, or raise CheckpointMismatchError where it is other data."""
+    try:
+        return go_on(position)
+    except ValueError as error:
+        raise CheckpointMismatchError(
+            f"the checkpoint does not fit this training's data: {error}; give another directory to start "
+            "afresh"
+        ) from error

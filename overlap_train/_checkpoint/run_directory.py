@@ -24,7 +24,7 @@ import secrets
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,8 +47,9 @@ from overlap_train.errors import CheckpointCorruptError, CheckpointError
 _NAME = re.compile(r"(weights|inside|result)-([0-9]{6,18})-epoch-([0-9]{6,18})-([0-9a-f]{16})\.otck")
 _LEFTOVER = re.compile(r"\.(weights|inside|result|run)\b.*-[0-9a-f]{16}\.otck")
 _LONGEST_SIGN = 200
-_BEAT_S, _SHORTEST_S, _LONGEST_S = 1.0, 0.05, 0.5
+_BEAT_S = 1.0
 LEAST_WAIT_S = 3 * _BEAT_S
+LOOK_S = 0.2  # from one look at the directory to the next
 
 
 class Entry(NamedTuple):
@@ -170,12 +171,12 @@ class RunWriter:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], model: keras.Model, validation: Mapping[str, str] | None = None
+        self, path: str | os.PathLike[str], model: keras.Model, validation: Mapping[str, str]
     ) -> None:
         """Touch nothing before `open`; `validation` is what has to be the same of the evaluator's."""
         self.directory = RunDirectory(path)
         self._model = model
-        self._described = {**described(model), **(validation or {})}
+        self._described = {**described(model), **validation}
         self._names: list[str] = []
         self._run = Run(secrets.token_hex(8))  # an id that no other has
         self._lock = DirectoryLock(self.directory.path)
@@ -298,15 +299,3 @@ class Sign(Closing):
             with contextlib.suppress(OSError):  # the disk may be full now and not later
                 replace_content(self._path, f"{name} {beats}\n")
             beats += 1
-
-
-def backing_off() -> Callable[[bool], float]:
-    """Return a function that returns how long to wait before the next look at a directory."""
-    wait_s = _SHORTEST_S
-
-    def next_s(happened: bool) -> float:
-        nonlocal wait_s
-        wait_s = _SHORTEST_S if happened else min(1.2 * wait_s, _LONGEST_S)
-        return wait_s
-
-    return next_s

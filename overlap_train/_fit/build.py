@@ -16,13 +16,14 @@ from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.grounds import Grounds
 from overlap_train._callbacks.hooks import hook_that_waits
 from overlap_train._callbacks.late import EpochHooks
+from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
 from overlap_train._fit.course import Course, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
-from overlap_train._fit.followers import AnyStart, agree_to_start, deliver_together
+from overlap_train._fit.followers import agree_to_start, deliver_together, start_together
 from overlap_train._fit.interrupts import Interrupted, Interrupts
 from overlap_train._fit.lag import IdleCores, LagControl, reasons_to_wait
 from overlap_train._fit.request import FitRequest
@@ -54,7 +55,7 @@ class FitParts:
     deliveries: Deliveries
     grounds: Grounds
     sources: ValidationSources
-    resumption: AnyStart | None = None  # puts all where a checkpoint has it
+    start: Callable[[], StartPoint | None] = lambda: None  # goes on from the newest checkpoint, if any
     timing: TraceTiming = AT_ONCE
     reasons: tuple[Reason, ...] = ()  # why the training waits: the first, or all if nothing will be run
 
@@ -82,7 +83,6 @@ class FitBuilder:
         self._interrupts = Interrupts(passes_on=request.routed, insists=hosts.count == 1)
         self._is_open = self._is_said = False
         self._resumer: Resumer | None = None
-        self._resumption: AnyStart | None = None
         self._reason: Reason | None = None  # of the last message that it waits
         course = Course(request.epochs, request.initial_epoch)
         self.ledger = Ledger(request.settings.recorder, Accounts(start_s), course)
@@ -137,7 +137,7 @@ class FitBuilder:
             deliveries,
             grounds,
             self._validation.sources,
-            resumption=self._resumption,
+            start=functools.partial(self._start, state, deliveries.callbacks),
             timing=timing,
             reasons=reasons,
         )
@@ -174,13 +174,22 @@ class FitBuilder:
         request, validation = self._request, self._validation
         if request.checkpoints is not None:
             drawing, say = validation.sources.drawing(), self._progress.message
-            self._resumer, self._resumption = build_resumer(
-                request, state, step, drawing, say, self._resources
+            resumer = build_resumer(request, state, step, drawing, say, self._resources)
+            self._resumer = resumer
+            self._settings.hosts.chief_first(
+                lambda: resumer.accept(self._callbacks.callbacks) if resumer is not None else None
             )
-        if self._resumption is not None:  # and the newest checkpoint, if any, is of these callbacks
-            self._resumption.accept(self._callbacks.callbacks)
         if validation.evaluator is not None:
             self._settings.hosts.chief_first(validation.evaluator.open)
+
+    def _start(self, state: ModelState, callbacks: Any) -> StartPoint | None:
+        """Puts all where the newest checkpoint has it; call it after `on_train_begin`."""
+        if self._request.checkpoints is None:
+            return None
+        if self._settings.hosts.count > 1:
+            return start_together(callbacks, self._resumer, self._cursor)
+        assert self._resumer is not None
+        return self._resumer.start(state, self._cursor, callbacks.callbacks, callbacks.on_epoch_begin)
 
     def _build_deliveries(
         self, state: ModelState, step: Step, suite: ValidationSuite, grounds: Grounds, *, max_lag: int
@@ -190,7 +199,8 @@ class FitBuilder:
         backlog = Backlog(settings.validation, suite, max_lag=max_lag)
         self._resources.callback(backlog.drop)
         # With on_change="continue" some may have to be called at once although the training runs ahead.
-        late = self._can_be_late() and not any(map(self._waiting_hook(suite), self._callbacks.callbacks))
+        waiting_hook = self._waiting_hook(suite)
+        late = settings.hosts.count == 1 and not any(map(waiting_hook, self._callbacks.callbacks))
         hooks = EpochHooks(
             *(request.model, callbacks, state, lambda: len(backlog) > 0),
             late=late,
@@ -289,11 +299,8 @@ class FitBuilder:
     def _waiting_hook(self, suite: ValidationSuite) -> Callable[[keras.callbacks.Callback], str | None]:
         """Returns what says which hook of a callback keeps the training from running ahead."""
         watched = suite.runs_python or not self._request.feed.rewindable
-        return functools.partial(hook_that_waits, watched=watched, late=self._can_be_late())
-
-    def _can_be_late(self) -> bool:
-        """Whether hooks inside epochs are this host's alone to call."""
-        return self._settings.hosts.count == 1
+        late = self._settings.hosts.count == 1  # which calls the hooks inside epochs alone
+        return functools.partial(hook_that_waits, watched=watched, late=late)
 
     def _take_snapshot(self, state: ModelState, epoch: int) -> Snapshot:
         return Snapshot(epoch, self.ledger.course.step, state.read(), self._cursor.state())

@@ -11,13 +11,12 @@ import keras
 
 from overlap_train._callbacks.delivery import Outcome
 from overlap_train._callbacks.late import EpochHooks
-from overlap_train._checkpoint.attributes import beside, plain_attributes
+from overlap_train._checkpoint.attributes import beside
 from overlap_train._checkpoint.content import StartPoint, require_storable
 from overlap_train._checkpoint.fingerprints import (
     describe_configuration,
     describe_feed,
     fingerprint,
-    rate_text,
 )
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.run_directory import RunWriter
@@ -27,13 +26,11 @@ from overlap_train._data.pass_state import SourceState, seeds_of, unseeded_draws
 from overlap_train._data.pipeline import caches_draws, captured_by, keeps_more_than_variables, reorders
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.course import Course
-from overlap_train._fit.descriptions import describe_step, describe_validation, function_name
 from overlap_train._fit.draws import shared_draws
-from overlap_train._fit.followers import AnyStart, SharedStart
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.request import FitRequest
-from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot
+from overlap_train._training.settings import function_name
 from overlap_train._training.step import Step
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.passes import ValidationPasses
@@ -53,13 +50,14 @@ def build_resumer(
     drawing: Mapping[str, StreamedBatches],
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
-) -> tuple[Resumer | None, AnyStart | None]:
-    """Returns what writes the checkpoints of a `fit`, and what starts all of its hosts from the newest.
+) -> Resumer | None:
+    """Returns what writes the checkpoints of a `fit`, and has read the newest.
 
     Checkpoints belong to the chief: on other hosts there is no resumer.
     """
     feed, settings = request.feed, request.settings
-    _require_findable(request, drawing)
+    # Together, because hosts with rows of their own may have different kinds of data.
+    settings.hosts.all_do(lambda: _require_findable(request, drawing))
     require_storable([*state.variables, *feed.written_variables])
     _say_not_stored(step, feed, say)
     _say_unseeded(request, drawing, say)
@@ -69,14 +67,11 @@ def build_resumer(
             "what they hold cannot be stored (get_state and set_state would say what can)"
         )
     states = _python_of_sets(request, say)
-    rows = _rows_of_others(request)
+    rows, passes = _rows_of_others(request), ValidationPasses(drawing, say, states)
     resumer: Resumer | None = settings.hosts.chief_first(
-        lambda: _make_resumer(request, state, rows, say, resources)
+        lambda: _make_resumer(request, state, rows, passes, say, resources)
     )
-    if resumer is not None:
-        resumer.watch_passes(ValidationPasses(drawing, say, states))
-    hosts = settings.hosts
-    return resumer, resumer if hosts.count == 1 else SharedStart(hosts, request.model, resumer)
+    return resumer
 
 
 def _python_of_sets(request: FitRequest, say: Callable[[str], None]) -> dict[str, SourceState]:
@@ -164,7 +159,7 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
     findable, python = feed.remember(beside(request.model)), ", a PyDataset, a generator, Grain,"
     if settings.hosts.count > 1:  # of each of which a checkpoint has the chief's state alone
         findable = findable and not feed.written_variables
-    if settings.replicas is not None and settings.replicas.own_rows:
+    if settings.own_rows:
         findable, python = findable and feed.rewindable, ""
     if not findable:
         raise ValueError(
@@ -177,7 +172,7 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
 def _rows_of_others(request: FitRequest) -> dict[str, str]:
     """Describes the training data of the other hosts, where each has its own."""
     settings = request.settings
-    if settings.replicas is None or not settings.replicas.own_rows:
+    if not settings.own_rows:
         return {}
     described = settings.hosts.gather(describe_feed(request.feed))
     return {
@@ -191,6 +186,7 @@ def _make_resumer(
     request: FitRequest,
     state: ModelState,
     rows: Mapping[str, str],
+    passes: ValidationPasses,
     say: Callable[[str], None],
     resources: contextlib.ExitStack,
 ) -> Resumer:
@@ -199,17 +195,16 @@ def _make_resumer(
     assert policy is not None
     weights: RunWriter | None = None
     if policy.keep_weights is not None and not request.elsewhere:
-        weights = RunWriter(policy.directory, request.model, describe_step(settings))
+        weights = RunWriter(policy.directory, request.model, settings.described_validation)
         resources.enter_context(weights)  # ends behind the last
     resumer = Resumer(
         policy,
-        {**fingerprint(request.model, feed), **rows, **describe_validation(request)},
+        request.model,
+        {**fingerprint(request.model, feed), **rows, **request.described_validation},
         state,
-        attributes=lambda: plain_attributes(request.model),
         configuration=_reported_settings(request),
-        rate=lambda: rate_text(request.model),
+        passes=passes,
         weights=weights,
-        trained_by=lambda: keras_training.train_function(request.model),
         say=say,
         record=settings.recorder.add,
     )

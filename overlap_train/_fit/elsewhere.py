@@ -11,7 +11,7 @@ import json
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
@@ -21,13 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlap_train._callbacks.hooks import wants_test_batches
-from overlap_train._checkpoint.run_directory import (
-    LEAST_WAIT_S,
-    Entry,
-    RunWriter,
-    backing_off,
-)
-from overlap_train._fit.descriptions import describe_step
+from overlap_train._checkpoint.run_directory import LEAST_WAIT_S, LOOK_S, Entry, RunWriter
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -37,7 +31,6 @@ from overlap_train._support.threads import leaves_nothing, start
 from overlap_train._validation.pending import NamedRunner, PendingValidation, Runner
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import HostLostError
-from overlap_train.options.validation import EvaluatorPolicy
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 # Without a sign of the evaluator; directories on a network show new files late.
@@ -51,14 +44,11 @@ def packed(results: Mapping[str, ValidationResult]) -> dict[str, Any]:
 
 
 def _unpacked(plain: Mapping[str, Any]) -> dict[str, ValidationResult]:
-    return {
-        name: ValidationResult(_as_arrays(metrics), of_function=of_function)
-        for name, (metrics, of_function) in plain.items()
-    }
-
-
-def _as_arrays(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: np.asarray(v) if isinstance(v, list) else v for n, v in metrics.items()}
+    results = {}
+    for name, (metrics, of_function) in plain.items():
+        values = {n: np.asarray(v) if isinstance(v, list) else v for n, v in metrics.items()}
+        results[name] = ValidationResult(values, of_function=of_function)
+    return results
 
 
 class _Request(Future[ShardOutcome]):
@@ -78,25 +68,23 @@ class _Request(Future[ShardOutcome]):
 
 
 class Evaluator(Runner):
-    """The evaluator as the training sees it, which runs all its sets. Belongs to the training thread."""
+    """The evaluator that the policy names as the training sees it, which runs all its sets.
+
+    Belongs to the training thread.
+    """
 
     draws_anew = runs_python = False  # another process sees nothing of the callbacks
 
-    def __init__(
-        self,
-        policy: EvaluatorPolicy,
-        model: keras.Model,
-        on_span: Callable[[Span], None],
-        *,
-        idle: bool,
-        validation: Mapping[str, str] | None = None,
-    ) -> None:
-        """Touches nothing before `open`; `on_span` is called on the thread that looks for results."""
-        self._idle = idle
+    def __init__(self, request: FitRequest, *, looks_only: bool = False) -> None:
+        """Touches nothing before `open`; idle on hosts other than the chief, and if it `looks_only`."""
+        settings, policy, checkpoints = request.settings, request.settings.evaluator, request.checkpoints
+        assert policy is not None
+        if checkpoints is not None and checkpoints.keep_weights is not None:
+            policy = replace(policy, keep_weights=True)
+        self._idle = looks_only or not settings.hosts.is_chief
         self._policy = policy
-        self._model = model
-        self._on_span = on_span
-        self._files = RunWriter(policy.directory, model, validation)
+        self._on_span = settings.recorder.add  # on the thread that looks for results
+        self._files = RunWriter(policy.directory, request.model, settings.described_validation)
         self._directory = self._files.directory
         self._thread: threading.Thread | None = None
         self._wake = threading.Event()
@@ -148,32 +136,29 @@ class Evaluator(Runner):
         return request
 
     def _work(self) -> None:
-        wait_s = backing_off()
         while not self._ending:
             try:
-                happened = self._look()
+                self._look()
             except Exception as error:  # of the disk, or a warning that is to be an error
-                happened = True
                 for request in list(self._requests):
                     self._fail(request, error)
-            self._wake.wait(wait_s(happened))
+            self._wake.wait(LOOK_S)
             self._wake.clear()
 
-    def _look(self) -> bool:
-        """Writes what is to be written and takes up what has come; returns whether there was anything."""
+    def _look(self) -> None:
+        """Writes what is to be written and takes up what has come."""
         for request in list(self._requests):
             if request.given_up:
                 self._drop(request)
             elif not request.written:
                 self._write(request)
         if not self._requests:
-            return False
-        oldest = self._requests[0]
+            return
+        oldest, seen_s = self._requests[0], self._files.seen_s()
         if not (oldest.running() or oldest.set_running_or_notify_cancel()):
             self._drop(oldest)  # given up since the look above
-            return True
-        seen_s = self._files.seen_s()
-        return self._take(oldest) or self._give_up(oldest, seen_s)
+        elif not self._take(oldest):
+            self._give_up(oldest, seen_s)
 
     def _write(self, request: _Request) -> None:
         self._files.write(request.entry, request.step, request.arrays)
@@ -195,7 +180,7 @@ class Evaluator(Runner):
         request.set_result(ShardOutcome(answer["results"], span))
         return True
 
-    def _give_up(self, request: _Request, seen_s: float) -> bool:
+    def _give_up(self, request: _Request, seen_s: float) -> None:
         """Fails a request for which no evaluator is there; later ones at once, until there is a sign."""
         now, wait_s = time.monotonic(), max(self._policy.wait_s, LEAST_WAIT_S)
         silent_s = now - max(request.start_s, seen_s)
@@ -203,11 +188,9 @@ class Evaluator(Runner):
         if silent_s >= min(_QUIET_S, wait_s / 2) and self._warned_s <= seen_s:
             self._warned_s = now
             warnings.warn(f"{where}; waiting up to {wait_s:g} s for one", RuntimeWarning, stacklevel=2)
-        if self._lost_s <= seen_s and silent_s < wait_s:
-            return False
-        self._lost_s = now
-        self._fail(request, HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)"))
-        return True
+        if self._lost_s > seen_s or silent_s >= wait_s:
+            self._lost_s = now
+            self._fail(request, HostLostError(f"{where} for {wait_s:g} s; start evaluate_run there (again)"))
 
     def _fail(self, request: _Request, error: BaseException) -> None:
         self._drop(request)
@@ -223,17 +206,6 @@ class Evaluator(Runner):
         elif not answered:  # so that no evaluator hurries for it
             with contextlib.suppress(OSError):
                 self._directory.answer(entry, {}, "left out by the training")
-
-
-def make_evaluator(request: FitRequest, *, looks_only: bool) -> Evaluator:
-    """Returns the evaluator that the policy names; on hosts other than the chief it does nothing."""
-    settings, policy, checkpoints = request.settings, request.settings.evaluator, request.checkpoints
-    assert policy is not None
-    if checkpoints is not None and checkpoints.keep_weights is not None:
-        policy = replace(policy, keep_weights=True)
-    idle = looks_only or not settings.hosts.is_chief
-    validation = describe_step(settings)
-    return Evaluator(policy, request.model, settings.recorder.add, idle=idle, validation=validation)
 
 
 def refuse_listeners(callbacks: Iterable[keras.callbacks.Callback]) -> None:

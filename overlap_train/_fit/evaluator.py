@@ -18,15 +18,14 @@ import tensorflow as tf
 
 from overlap_train._callbacks.replay import read_by_python
 from overlap_train._checkpoint.run_directory import (
+    LOOK_S,
     Entry,
     Run,
     RunDirectory,
     Sign,
-    backing_off,
     described,
     named_weights,
 )
-from overlap_train._fit.descriptions import describe_step
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.interrupts import Interrupts
 from overlap_train._fit.request import (
@@ -41,12 +40,11 @@ from overlap_train._keras import models as keras_models
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.arguments import (
     require_callable,
-    require_count,
     require_instance,
     require_seconds,
 )
 from overlap_train._support.files import require_path
-from overlap_train._support.fit_arguments import check_frequency
+from overlap_train._support.fit_arguments import FitNumbers, check_frequency
 from overlap_train._support.printing import error_text
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.strategy import find_strategy
@@ -115,18 +113,14 @@ def evaluate_run(
     require_instance("validation", validation, ValidationPolicy)
     require_callable("preprocess", preprocess, optional=True)
     check_frequency(validation_freq)
-    counts = {"validation_steps": validation_steps, "validation_batch_size": validation_batch_size}
-    for name, count in counts.items():
-        if count is not None:
-            require_count(name, count, minimum=1, expected="an integer or None")
+    numbers = FitNumbers(validation_steps=validation_steps, validation_batch_size=validation_batch_size)
     timeout_s = require_seconds("timeout_s", timeout_s, zero=True)
     policy = validation if validation is not None else ValidationPolicy()
     data, named = split_functions(
         validation_data, functions if functions is not None else policy.functions, is_set
     )
-    default = ValidationSet(
-        None, freq=validation_freq, steps=validation_steps, batch_size=validation_batch_size
-    )
+    steps, batch_size = numbers.validation_steps, numbers.validation_batch_size
+    default = ValidationSet(None, freq=validation_freq, steps=steps, batch_size=batch_size)
     sets = named_sets(data, default)
     if not (sets or (named and model.built)):
         raise ValueError("evaluate_run needs validation_data, or functions and a model that is built")
@@ -195,7 +189,7 @@ class Follower(contextlib.ExitStack):
         self._sets = sets
         self._functions = functions
         self._freq = validation_freq
-        self._described = {**described(settings.model), **describe_step(settings)}
+        self._described = {**described(settings.model), **settings.described_validation}
         self._names: list[str] = []  # of the weights
         self._built: tuple[ModelState, ValidationSuite] | None = None
         # Epoch and values by the weights' run and number, which begins anew where no files are left.
@@ -206,7 +200,7 @@ class Follower(contextlib.ExitStack):
 
         `takes_old` says whether one that had ended before is enough, if it has kept weights.
         """
-        old, begun_s, wait_s = self._files.read_run(), time.monotonic(), backing_off()
+        old, begun_s = self._files.read_run(), time.monotonic()
         while True:
             run = self._files.read_run()
             if run is not None:
@@ -221,7 +215,7 @@ class Follower(contextlib.ExitStack):
                     return run
             if time.monotonic() - max(begun_s, self._sign.seen_s()) >= timeout_s:
                 return run if takes_old else None
-            time.sleep(wait_s(False))
+            time.sleep(LOOK_S)
 
     def results(self, run: Run | None) -> dict[int, dict[str, Any]]:
         """Returns what has been evaluated, and evaluates what else the directory holds."""

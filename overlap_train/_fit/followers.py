@@ -9,10 +9,9 @@ have their methods. Everything belongs to the training threads, which meet in ea
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import asdict, replace
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -30,7 +29,6 @@ from overlap_train._checkpoint.fingerprints import describe_configuration, finge
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
-from overlap_train._fit.descriptions import describe_validation
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
@@ -53,18 +51,10 @@ def deliver_together(
     suite: ValidationSuite,
 ) -> tuple[SharedCallbacks, SharedDelivery]:
     """Returns the callbacks and the delivery of a `fit` on several hosts, whose effects all of them get."""
-    model, hosts = request.model, request.settings.hosts
+    hosts = request.settings.hosts
     hosts.all_do(lambda: _refuse_in_step(suite))  # for which a callback on one host alone may be the cause
-    listed = list(callbacks.callbacks)
-    if not hosts.is_chief:
-        kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
-        listed = [callback for callback in listed if type(callback) in kinds or _is_everywhere(callback)]
-    own = [callback for callback in listed if not _is_everywhere(callback)]
-    if len(own) < len(listed) or not hosts.is_chief:
-        callbacks = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
-    hooks = _HostsHooks(hosts, model, state, listed)
-    on_change = request.settings.validation.on_change
-    return SharedCallbacks(hooks, callbacks), SharedDelivery(hooks, callbacks, on_change, suite)
+    shared = SharedCallbacks(hosts, request.model, state, callbacks)
+    return shared, SharedDelivery(shared, request.settings.validation.on_change, suite)
 
 
 def _refuse_in_step(suite: ValidationSuite) -> None:
@@ -77,8 +67,8 @@ def _is_everywhere(callback: keras.callbacks.Callback) -> bool:
     return getattr(callback, "on_all_hosts", False) is True
 
 
-class _HostsHooks:
-    """What hooks do on all hosts: those of the chief's callbacks by their changes, others by being called.
+class SharedCallbacks:
+    """A `CallbackList` whose hooks act on all hosts: those of the chief's callbacks by what they change.
 
     No hook may have parts of the fit built anew: that would be on its host alone, and traces ask all hosts.
 
@@ -94,15 +84,39 @@ class _HostsHooks:
         hosts: Hosts,
         model: keras.Model,
         state: ModelState,
-        listed: Iterable[keras.callbacks.Callback],
+        callbacks: keras.callbacks.CallbackList,
     ) -> None:
-        self.hosts, self.model, self.state, self.listed = hosts, model, state, list(listed)
-        everywhere = list(filter(_is_everywhere, self.listed))
+        self.hosts, self.model, self.state = hosts, model, state
+        self.callbacks = list(callbacks.callbacks)
+        if not hosts.is_chief:
+            kinds = (keras.callbacks.TerminateOnNaN, keras.callbacks.History)
+            self.callbacks = [c for c in self.callbacks if type(c) in kinds or _is_everywhere(c)]
+        everywhere = list(filter(_is_everywhere, self.callbacks))
+        self.own = callbacks  # without those that are called everywhere
+        if everywhere or not hosts.is_chief:
+            own = [callback for callback in self.callbacks if not _is_everywhere(callback)]
+            self.own = keras.callbacks.CallbackList(own, model=model, **callbacks.params)
         # By now: a callback that began to listen later would do so on this host alone.
-        self._listening = {
+        self.listening = {
             hook: [c for c in everywhere if listens([c], hook, hook.replace("_train_batch", "_batch"))]
             for hook in self._NAMES
         }
+
+    def _call(self, hook: str, number: int | None = None, logs: Mapping[str, Any] | None = None) -> None:
+        arguments = [logs] if number is None else [number, logs]
+        call = functools.partial(getattr(self.own, hook), *arguments)
+        before = self.state.read()
+        self.hosts.chief_first(lambda: self.guarded(call))
+        if not self.hosts.is_chief:
+            call()
+        self.share(before, self.state.read(), stop=bool(self.model.stop_training))
+        self.call_everywhere(hook, *arguments)
+
+    on_train_begin = functools.partialmethod(_call, "on_train_begin")
+    on_train_end = functools.partialmethod(_call, "on_train_end")
+    on_epoch_begin = functools.partialmethod(_call, "on_epoch_begin")
+    on_train_batch_begin = functools.partialmethod(_call, "on_train_batch_begin")
+    on_train_batch_end = functools.partialmethod(_call, "on_train_batch_end")
 
     def share(self, before: Values, after: Values, *, stop: bool, more: Any = None) -> tuple[list[int], Any]:
         """Sends what differs between two readings of the chief's variables, and sets it on the others."""
@@ -123,16 +137,12 @@ class _HostsHooks:
             require_unchanged("a callback compiled the model or made its train function anew")
         return result
 
-    def any_everywhere(self, hook: str) -> bool:
-        """Whether a callback with `on_all_hosts` has a hook."""
-        return bool(self._listening[hook])
-
     def call_everywhere(self, hook: str, *arguments: Any) -> None:
-        """Calls a hook on all hosts."""
-        for callback in self._listening[hook]:
-            self.hosts.all_do(functools.partial(self._call, callback, hook, arguments))
+        """Calls a hook of the callbacks with `on_all_hosts`, on all hosts."""
+        for callback in self.listening[hook]:
+            self.hosts.all_do(functools.partial(self._call_here, callback, hook, arguments))
 
-    def _call(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> None:
+    def _call_here(self, callback: keras.callbacks.Callback, hook: str, arguments: Sequence[Any]) -> None:
         stops = self.model.stop_training
         self.guarded(functools.partial(getattr(callback, hook), *arguments))
         if self.model.stop_training != stops:
@@ -142,46 +152,12 @@ class _HostsHooks:
             )
 
 
-@dataclass(frozen=True)
-class SharedCallbacks:
-    """A `CallbackList` whose effects on the chief reach the other hosts."""
-
-    _hooks: _HostsHooks
-    _list: keras.callbacks.CallbackList
-
-    @property
-    def callbacks(self) -> list[keras.callbacks.Callback]:
-        return list(self._hooks.listed)
-
-    def _call(self, hook: str, number: int | None = None, logs: Mapping[str, Any] | None = None) -> None:
-        hooks, arguments = self._hooks, [logs] if number is None else [number, logs]
-        call = functools.partial(getattr(self._list, hook), *arguments)
-        before = hooks.state.read()
-        hooks.hosts.chief_first(lambda: hooks.guarded(call))
-        if not hooks.hosts.is_chief:
-            call()
-        hooks.share(before, hooks.state.read(), stop=bool(hooks.model.stop_training))
-        hooks.call_everywhere(hook, *arguments)
-
-    on_train_begin = functools.partialmethod(_call, "on_train_begin")
-    on_train_end = functools.partialmethod(_call, "on_train_end")
-    on_epoch_begin = functools.partialmethod(_call, "on_epoch_begin")
-    on_train_batch_begin = functools.partialmethod(_call, "on_train_batch_begin")
-    on_train_batch_end = functools.partialmethod(_call, "on_train_batch_end")
-
-
 class SharedDelivery(Delivery):
     """Delivers an epoch to the chief's callbacks and does elsewhere what came of it."""
 
-    def __init__(
-        self,
-        hooks: _HostsHooks,
-        callbacks: keras.callbacks.CallbackList,
-        on_change: str,
-        suite: ValidationSuite,
-    ) -> None:
-        super().__init__(hooks.model, hooks.state, callbacks, on_change=on_change, suite=suite)
-        self._hooks = hooks
+    def __init__(self, shared: SharedCallbacks, on_change: str, suite: ValidationSuite) -> None:
+        super().__init__(shared.model, shared.state, shared.own, on_change=on_change, suite=suite)
+        self._shared = shared
 
     def deliver(
         self,
@@ -198,19 +174,19 @@ class SharedDelivery(Delivery):
         assert begin_next is None  # on several hosts no hook is called late
         kept = {name: len(values) for name, values in self._model.history.history.items()}
         deliver = functools.partial(super().deliver, snapshot, train_logs, results)
-        outcome: Outcome | None = self._hooks.hosts.chief_first(
-            lambda: self._hooks.guarded(lambda: deliver(stops=stops, trained_on=trained_on, ended=ended))
+        outcome: Outcome | None = self._shared.hosts.chief_first(
+            lambda: self._shared.guarded(lambda: deliver(stops=stops, trained_on=trained_on, ended=ended))
         )
         if outcome is not None:
             self._tell(snapshot, outcome, kept)
         else:
             outcome = self._follow(snapshot, results, trained_on=trained_on)
             ended(outcome)
-        if self._hooks.any_everywhere("on_epoch_end"):
+        if self._shared.listening["on_epoch_end"]:
             aside = self._state.read() if trained_on and not outcome.rolled_back else None
             if aside is not None:  # or the model stands there
                 self._state.restore(outcome.values)
-            self._hooks.call_everywhere("on_epoch_end", snapshot.epoch, dict(outcome.logs))
+            self._shared.call_everywhere("on_epoch_end", snapshot.epoch, dict(outcome.logs))
             if aside is not None:
                 self._state.restore(aside)
         return outcome
@@ -223,7 +199,7 @@ class SharedDelivery(Delivery):
         logs = {**recorded, **outcome.logs, **recorded}  # in the history's order, which theirs must have
         report = [logs, outcome.stop, outcome.rolled_back, outcome.reason]
         stop = bool(self._model.stop_training)
-        self._hooks.share(snapshot.values, outcome.values, stop=stop, more=report)
+        self._shared.share(snapshot.values, outcome.values, stop=stop, more=report)
 
     def _follow(
         self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, trained_on: bool
@@ -232,7 +208,7 @@ class SharedDelivery(Delivery):
         aside = self._state.read() if trained_on else None
         if aside is not None:
             self._state.restore(snapshot.values)
-        indices, report = self._hooks.share(snapshot.values, snapshot.values, stop=False)
+        indices, report = self._shared.share(snapshot.values, snapshot.values, stop=False)
         logs, stop, rolled_back, reason = report
         stop_training = self._model.stop_training
         if results:
@@ -246,61 +222,38 @@ class SharedDelivery(Delivery):
         return Outcome(logs, stop, values, rolled_back=rolled_back, reason=reason)
 
 
-@dataclass(frozen=True)
-class SharedStart:
+def start_together(shared: SharedCallbacks, resumer: Resumer | None, cursor: Cursor) -> StartPoint | None:
     """Starts all hosts from the checkpoint that the chief, which alone has a resumer, has found."""
+    hosts, state, history = shared.hosts, shared.state, shared.model.history
 
-    _hosts: Hosts
-    _model: keras.Model
-    _resumer: Resumer | None
-
-    def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        resumer = self._resumer
-        self._hosts.chief_first(lambda: resumer.accept(callbacks) if resumer else None)
-
-    def start(
-        self,
-        state: ModelState,
-        cursor: Cursor,
-        callbacks: Iterable[keras.callbacks.Callback],
-        begin_epoch: Callable[..., None],
-    ) -> StartPoint | None:
-        resumer, hosts, history = self._resumer, self._hosts, self._model.history
-
-        def begin(epoch: int) -> None:  # what it changes goes to the others with the rest
-            for callback in itertools.filterfalse(_is_everywhere, callbacks):
-                callback.on_epoch_begin(epoch, {})
-
-        own = hosts.chief_first(lambda: resumer.start(state, cursor, callbacks, begin) if resumer else None)
-        found = None
-        if own is not None:
-            point = asdict(own) | {"position": None}
-            python = as_text({"data": dict(own.position.data), "random": random_states()})
-            found = [point, own.position.place(), history.epoch, history.history, python]
-        found = hosts.from_chief(found)
-        if found is None:
+    def find() -> list[Any] | None:
+        # What its own callbacks change in an epoch that goes on goes to the others with the rest.
+        assert resumer is not None
+        own = resumer.start(state, cursor, shared.callbacks, shared.own.on_epoch_begin)
+        if own is None:
             return None
-        point, place, history.epoch, history.history, python = found
-        values = hosts.tensors_from_chief(state.read().flat())
+        point = asdict(own) | {"position": None}
+        python = as_text({"data": dict(own.position.data), "random": random_states()})
+        return [point, own.position.place(), history.epoch, history.history, python]
 
-        def follow() -> bool:
-            if not hosts.is_chief:
-                state.restore(state.pack(values))
-                state.restore_pipeline(state.pack(values))
-                parts = of_text(python)
-                cursor.resume(CursorState(**place, data=parts["data"]))  # as far in its data as the chief
-                set_random_states(parts["random"])
-            return True
+    found = hosts.from_chief(hosts.chief_first(find))
+    if found is None:
+        return None
+    point, place, history.epoch, history.history, python = found
+    values = hosts.tensors_from_chief(state.read().flat())
 
-        hosts.all_do(follow)
-        if place["within"]:
-            _HostsHooks(hosts, self._model, state, callbacks).call_everywhere(
-                "on_epoch_begin", point["epoch"], {}
-            )
-        return StartPoint(**{**point, "position": CursorState(**place)})
+    def follow() -> None:
+        if not hosts.is_chief:
+            state.restore(state.pack(values))
+            state.restore_pipeline(state.pack(values))
+            parts = of_text(python)
+            cursor.resume(CursorState(**place, data=parts["data"]))  # as far in its data as the chief
+            set_random_states(parts["random"])
 
-
-AnyStart: TypeAlias = Resumer | SharedStart  # on one host, or on several that share the chief's
+    hosts.all_do(follow)
+    if place["within"]:
+        shared.call_everywhere("on_epoch_begin", point["epoch"], {})
+    return StartPoint(**{**point, "position": CursorState(**place)})
 
 
 def agree_to_start(
@@ -308,21 +261,18 @@ def agree_to_start(
 ) -> None:
     """Checks that all replicas and hosts are about to do the same, and makes the model's variables."""
     model, feed, policy = request.model, request.feed, request.settings.validation
-    replicas.check_batch(feed.full_batch)
+    replicas.most_rows = feed.full_batch
     if replicas.hosts.count > 1:
         replicas.hosts.all_do(lambda: _check_shareable(policy, callbacks))
         feed.share_seeds(replicas.hosts.from_chief)
-        if feed.unseeded and not replicas.own_rows:
-            raise ValueError(
-                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each "
-                "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
-                "the data is made"
-            )
         data: dict[str, Any] = {"data type": _rowless(feed)}
-        if replicas.own_rows:
-            _agree_on_own_rows(replicas, feed)
+        if replicas.own_rows:  # of a batch of all hosts, and an epoch as long as that of the longest
+            rows, counts = zip(*replicas.hosts.gather([feed.first_rows, feed.num_batches]), strict=True)
+            replicas.most_rows = None if None in rows else sum(rows)
+            feed.num_batches = None if None in counts else max(counts)
+            feed.ends_alone = False
         else:
-            data = {"batch size": feed.full_batch}
+            data = {"batch size": feed.full_batch, "list of unseeded draws": list(feed.unseeded)}
             data |= {f"training data {part}".strip(): text for part, text in feed.describe().items()}
         freqs = [request.validation_freq if f.freq is None else f.freq for f in request.functions.values()]
         described = {
@@ -335,31 +285,30 @@ def agree_to_start(
             "use of resume": request.checkpoints is not None,
             "list of evaluation functions": list(request.functions),
             "validation_freq": sorted({str(freq) for freq in [*freqs, *request.elsewhere]}),
-            "list of callbacks that listen to batches": _listening(callbacks),
-            "list of callbacks with on_all_hosts": [type(c).__name__ for c in callbacks if _is_everywhere(c)],
-            **{part.replace(".", " "): text for part, text in describe_validation(request).items()},
+            "list of callbacks that listen to batches": _kinds(filter(wants_train_batches, callbacks)),
+            "list of callbacks with on_all_hosts": _kinds(filter(_is_everywhere, callbacks)),
+            **{part.replace(".", " "): text for part, text in request.described_validation.items()},
         }
         replicas.hosts.check_same(
             {
                 "version of overlap_train": __version__,
                 "program": program_digest(),
                 **{name: str(value) for name, value in (data | described).items()},
-                "structure of the model": [type(layer).__name__ for layer in keras_models.flat_layers(model)],
+                "structure of the model": _kinds(keras_models.flat_layers(model)),
             }
         )
+        if feed.unseeded and not replicas.own_rows:
+            raise ValueError(
+                f"the training data draws without a seed ({', '.join(dict.fromkeys(feed.unseeded))}): each "
+                "host would train on other batches; give it one, or call keras.utils.set_random_seed before "
+                "the data is made"
+            )
+    replicas.check_batch(feed.full_batch)
     replicas.build(model, feed.element_spec)
     alike = fingerprint(model, feed) | describe_configuration(model)
     if replicas.own_rows:
         alike = {part: text for part, text in alike.items() if not part.startswith("training data")}
     replicas.hosts.check_same(alike)
-
-
-def _agree_on_own_rows(replicas: Replicas, feed: Feed) -> None:
-    """Finds out how large a batch of all hosts is, and how many the longest of them has."""
-    rows, counts = zip(*replicas.hosts.gather([feed.first_rows, feed.num_batches]), strict=True)
-    replicas.most_rows = None if None in rows else sum(rows)
-    feed.num_batches = None if None in counts else max(counts)
-    feed.ends_alone = False
 
 
 def _rowless(feed: Feed) -> str:
@@ -390,8 +339,8 @@ def _check_shareable(policy: ValidationPolicy, callbacks: Iterable[keras.callbac
             )
 
 
-def _listening(callbacks: Iterable[keras.callbacks.Callback]) -> list[str]:
-    return [type(callback).__name__ for callback in callbacks if wants_train_batches(callback)]
+def _kinds(things: Iterable[Any]) -> list[str]:
+    return [type(thing).__name__ for thing in things]
 
 
 def require_unchanged(changed: str | None) -> None:

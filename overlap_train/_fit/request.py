@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from overlap_train._callbacks.grounds import require_stock_list
+from overlap_train._checkpoint.fingerprints import describe_sets
 from overlap_train._data.array_feed import ArrayFeed, make_feed
 from overlap_train._data.feed import Feed
 from overlap_train._keras import callers, forks
@@ -18,7 +19,7 @@ from overlap_train._keras import data as keras_data
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._support import fit_arguments
-from overlap_train._training.settings import TrainerSettings
+from overlap_train._training.settings import TrainerSettings, function_name
 from overlap_train._validation.validation_sources import is_set, named_sets
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
 from overlap_train.options.functions import EvaluationFunction, split_functions
@@ -72,6 +73,15 @@ class FitRequest:
     def streamed(self) -> bool:
         """Whether a pipeline prepares the batches while others are trained."""
         return not isinstance(self.feed, ArrayFeed)
+
+    @property
+    def described_validation(self) -> dict[str, str]:
+        """What a history's `val_` values come from, in words, for checkpoints and for other hosts."""
+        functions = {
+            f"evaluation function {name!r}": f"{function_name(each.function)}, freq {each.freq}"
+            for name, each in self.functions.items()
+        }
+        return {**describe_sets(self.sets), **self.settings.described_validation, **functions}
 
     @property
     def counts_on_first(self) -> bool:
@@ -175,8 +185,7 @@ def _feed(
         class_weight=class_weight,
         looked_at=keras_models.looks_beforehand(settings.model),
     )
-    own_rows = settings.replicas is not None and settings.replicas.own_rows
-    if own_rows and isinstance(recognized, keras_data.Arrays) and recognized.dense:
+    if settings.own_rows and isinstance(recognized, keras_data.Arrays) and recognized.dense:
         # A dataset, so that the batches of all hosts are drawn in one way.
         rows = tf.data.Dataset.from_tensor_slices(recognized.inputs)
         rows = rows.shuffle(recognized.num_samples) if recognized.shuffle else rows

@@ -48,10 +48,10 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
         with _NamingLostHosts(request.settings.hosts):
             session = _open(request, builder, callbacks)
-        if session is not None:
-            _run(session, request, builder, outcome)
-        else:
-            outcome.ended = "completed"
+            if session is not None:
+                _run(session, request, builder, outcome)
+            else:
+                outcome.ended = "completed"
     outcome.take(builder.ledger, model.history)  # again: it takes time to close what was opened
     if request.verbose != 0 and outcome.accounts:
         TolerantStream(sys.stdout).write(f"{outcome.accounts}\n")
@@ -123,8 +123,7 @@ class _NamingLostHosts:
 def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:
     """Runs a session and keeps its accounts, however it ends."""
     try:
-        with _NamingLostHosts(request.settings.hosts):
-            session.run()
+        session.run()
         outcome.ended = session.ended
     finally:
         if session.ended.startswith("interrupted"):  # also where the signal raises, as in a routed fit

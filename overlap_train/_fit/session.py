@@ -132,11 +132,7 @@ class FitSession:
 
     def _resume(self) -> None:
         """Goes on from the newest checkpoint, if there is one."""
-        parts, deliveries, course = self._parts, self._deliveries, self._course
-        if parts.resumption is None:
-            return
-        hooks = deliveries.callbacks
-        point = parts.resumption.start(parts.state, deliveries.cursor, hooks.callbacks, hooks.on_epoch_begin)
+        point, course = self._parts.start(), self._course
         if point is None:
             return
         course.next_epoch, course.step, course.stopped = point.epoch, point.step, point.stopped

@@ -45,8 +45,6 @@ class StepBuilder:
         self._callbacks = callbacks
         self._total_steps = total_steps
         self._kernels = self._cached_kernels()
-        # of each host, of which a batch of all has more
-        self._own_rows = settings.replicas is not None and settings.replicas.own_rows
 
     def build_step(self) -> Step:
         """Returns the step; its trace is that of the model, if there is one already."""
@@ -83,15 +81,10 @@ class StepBuilder:
             plan = dataclasses.replace(plan, steps_per_call=1)
         return make_execution(task, plan, say)
 
-    def _most_rows(self) -> int | None:
-        """Returns how many rows a batch of all replicas may have, if that is known."""
-        replicas = self._settings.replicas
-        return replicas.most_rows if replicas is not None and self._own_rows else self._feed.full_batch
-
     def _collectives_vary(self, step: Step) -> bool:
         """Whether what the replicas send each other may differ in shape from batch to batch."""
         rows = leaves_of(self._feed.element_spec)[0].shape[:1]
-        alike = rows.is_fully_defined() and not self._own_rows
+        alike = rows.is_fully_defined() and not self._settings.own_rows
         return step.traced is not None and not alike and sends_any_shape(step.traced.graph)
 
     def _make_step(self) -> Step:
@@ -134,14 +127,14 @@ class StepBuilder:
             settings.replicas,
             settings.train_step,
             stock=settings.stock_step,
-            most_rows=self._most_rows(),
+            most_rows=settings.replicas.most_rows,
         )
 
     def _step_key(self) -> tuple[Hashable, ...]:
         """Returns what a traced step depends on."""
-        shared = self._most_rows() if self._settings.shared else None
-        kernels = self._kernels
-        return self._settings.train_identity, shared, kernels and (kernels.names, kernels.times)
+        settings, kernels = self._settings, self._kernels
+        shared = settings.replicas.most_rows if settings.replicas is not None and settings.shared else None
+        return settings.train_identity, shared, kernels and (kernels.names, kernels.times)
 
     def _cached_kernels(self) -> FastKernels | None:
         """Returns the choice for the model's earlier traces: a model that they have built has more layers."""

@@ -22,7 +22,7 @@ from overlap_train._callbacks.hooks import (
 from overlap_train._data.pipeline import captured_by
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._fit.draws import is_drawn_in_order, reads
-from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, make_evaluator, refuse_listeners
+from overlap_train._fit.elsewhere import ElsewhereSuite, Evaluator, refuse_listeners
 from overlap_train._fit.request import FitRequest
 from overlap_train._inspection.traced import CapturedVariable, union
 from overlap_train._inspection.traces import Traces
@@ -97,7 +97,7 @@ class FitValidation:
         resources.callback(self.sources.close)
         self.evaluator: Evaluator | None = None
         if request.elsewhere:
-            self.evaluator = resources.enter_context(make_evaluator(request, looks_only=looks_only))
+            self.evaluator = resources.enter_context(Evaluator(request, looks_only=looks_only))
         self._test_function: Any = None
         self._may_differ = False
 

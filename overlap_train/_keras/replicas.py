@@ -160,7 +160,7 @@ def keep_apart(
 
         return assign
 
-    for layer in {id(layer): layer for layer in layers}.values():
+    for layer in layers:
         set_until(patches, layer, "add_loss", adding(layer))
     for metric in metric_leaves(model):
         for variable in metric.variables:

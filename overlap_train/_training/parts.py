@@ -49,12 +49,11 @@ def require_rows(tensors: Mapping[str, tf.Tensor], rows: Any, what: str) -> list
             "override train_step"
         )
         found = row_count(tensor) if tensor.shape.rank != 0 else None
-        if isinstance(found, int) and isinstance(rows, int):
-            found = found if found == rows else None
-        else:
-            checks.append(found is not None and tf.debugging.assert_equal(found, rows, message))
-        if found is None:
+        is_known = isinstance(found, int) and isinstance(rows, int)
+        if found is None or (is_known and found != rows):
             raise ValueError(message)
+        if not is_known:
+            checks.append(tf.debugging.assert_equal(found, rows, message))
     return [check for check in checks if check]  # none where no graph is traced
 
 
@@ -87,16 +86,19 @@ def add_gradients(gradients: Sequence[Any]) -> Any:
     return tf.IndexedSlices(values, indices, addends[0].dense_shape)
 
 
+def number_type(dtype: tf.DType) -> tf.DType:
+    """Return the type in which values of a type are added over hosts; adding zeros changes none of them."""
+    return dtype if dtype.is_floating or dtype.is_complex else tf.float64
+
+
 class Share:
     """A replica's rows of the inputs; at least one, because not every model takes none."""
 
     def __init__(self, x: Any, rows: Any, begin: Any, size: Any) -> None:
         self.rows, self.begin, self.size = rows, begin, size
-        if isinstance(rows, int):
-            self.start, self.stop = min(begin, rows - 1), max(begin + size, min(begin, rows - 1) + 1)
-        else:
-            self.start = tf.minimum(begin, rows - 1)
-            self.stop = tf.maximum(begin + size, self.start + 1)
+        least, most = (min, max) if isinstance(rows, int) else (tf.minimum, tf.maximum)
+        self.start = least(begin, rows - 1)
+        self.stop = most(begin + size, self.start + 1)
         self.x = self.rows_of(x)
 
     def rows_of(self, structure: Any) -> Any:
@@ -119,7 +121,7 @@ class Share:
 
     def counts(self, added: tf.Tensor) -> tf.Tensor:
         """Return what has been added for this share's rows, in a type for sums over hosts."""
-        dtype = added.dtype if added.dtype.is_floating else tf.float64
+        dtype = number_type(added.dtype)
         return tf.cast(self.size > 0, dtype) * tf.cast(added, dtype)
 
     def weight(self, dtype: tf.DType) -> tf.Tensor:
@@ -195,8 +197,8 @@ def _is_of_batch(tensor: tf.Tensor) -> bool:
 
 def dropout_layers(model: keras.Model) -> list[keras.layers.Dropout]:
     """Return the layers whose class is Dropout itself, since a subclass may do anything, and that drop."""
-    unique = {id(layer): layer for layer in keras_models.flat_layers(model)}
-    return [layer for layer in unique.values() if type(layer) is keras.layers.Dropout and layer.rate > 0]
+    layers = keras_models.flat_layers(model)
+    return [layer for layer in layers if type(layer) is keras.layers.Dropout and layer.rate > 0]
 
 
 _ACTIVATIONS: dict[str, Callable[[tf.Tensor], tf.Tensor]] = {"Softmax": tf.nn.softmax, "Sigmoid": tf.sigmoid}

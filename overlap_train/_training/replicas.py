@@ -37,6 +37,7 @@ from overlap_train._training.parts import (
     add_gradients,
     leaves_of,
     named_leaves,
+    number_type,
     require_rows,
     row_count,
     rows_between,
@@ -46,11 +47,6 @@ from overlap_train._training.step import Batch, Logs, StepFunction
 from overlap_train._training.strategy import Replicas, shares_by_keras, shares_of
 
 _SUM = tf.distribute.ReduceOp.SUM
-
-
-def number_type(dtype: tf.DType) -> tf.DType:
-    """Return the type in which values of a type are added over hosts; adding zeros changes none of them."""
-    return dtype if dtype.is_floating or dtype.is_complex else tf.float64
 
 
 def add_shared(gradients: tuple[Any, Any], count: int) -> Any:

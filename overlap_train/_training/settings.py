@@ -18,7 +18,7 @@ from overlap_train._training.step import StepFunction
 from overlap_train._training.strategy import Replicas
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.validation import EvaluatorPolicy, ValidationPolicy
-from overlap_train.parallel.hosts import Hosts, SingleHost
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import Span
 
 
@@ -27,6 +27,11 @@ class Recorder(Protocol):
 
     def add(self, span: Span) -> None:
         """Add a span; may be called from any thread."""
+
+
+def function_name(function: Any) -> str:
+    """Return how a message calls a function."""
+    return str(getattr(function, "__qualname__", type(function).__name__))
 
 
 @dataclass(frozen=True)
@@ -48,12 +53,17 @@ class TrainerSettings:
     @property
     def hosts(self) -> Hosts:
         """The hosts that train together."""
-        return self.replicas.hosts if self.replicas is not None else SingleHost()
+        return self.replicas.hosts if self.replicas is not None else Hosts()
 
     @property
     def shared(self) -> bool:
         """Whether several replicas share each batch."""
         return self.replicas is not None and self.replicas.count > 1
+
+    @property
+    def own_rows(self) -> bool:
+        """Whether each of several hosts has its own training data."""
+        return self.replicas is not None and self.replicas.own_rows
 
     @property
     def serves(self) -> bool:
@@ -106,6 +116,12 @@ class TrainerSettings:
         """The validation step; the model's own where the trainer adds nothing: traces outlive the trainer."""
         stock: StepFunction = self.model.test_step
         return stock if self.stock_validation else self.validation_step
+
+    @property
+    def described_validation(self) -> dict[str, str]:
+        """What is done with each batch of a validation, in words, for checkpoints and for other hosts."""
+        step = "stock" if self.stock_validation else function_name(self.validation_step)
+        return {"validation_step": step, "preprocess": "None" if self.preprocess is None else "a function"}
 
     def _identity(self, function: StepFunction, *, stock: bool) -> Hashable:
         strategy = None if self.replicas is None else Same(self.replicas.strategy)

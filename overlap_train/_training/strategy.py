@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
 from overlap_train._keras import replicas as keras_replicas
 from overlap_train.options.execution import ExecutionPlan
-from overlap_train.parallel.cluster_hosts import EvaluatorTask, has_own_rows, make_hosts
+from overlap_train.parallel.cluster_hosts import OWN_ROWS, EvaluatorTask, make_hosts
 
 _SUPPORTED = (
     tf.distribute.MirroredStrategy,
@@ -35,8 +36,8 @@ class Replicas:
         self.strategy = strategy
         self.count = int(strategy.num_replicas_in_sync)
         self.hosts = make_hosts(strategy)
-        self.own_rows = has_own_rows(strategy)
-        self.most_rows: int | None = None  # of a batch of all hosts, where each has its own rows
+        self.own_rows = self.hosts.count > 1 and getattr(strategy, OWN_ROWS, False)
+        self.most_rows: int | None = None  # of a batch of all hosts in the present fit, if that is known
         self.serves = isinstance(strategy, EvaluatorTask)  # the evaluator of a cluster, which trains nothing
 
     @property
@@ -121,19 +122,17 @@ class Replicas:
 
 def shares_of(rows: Any, count: int) -> list[tuple[Any, Any]]:
     """Return the first row and the number of rows, an int or int32[], of each of `count` replicas."""
-    small, larger = rows // count, rows % count
-    if isinstance(rows, int):
-        return [(r * small + min(r, larger), small + int(r < larger)) for r in range(count)]
-    return [(r * small + tf.minimum(r, larger), small + tf.cast(r < larger, tf.int32)) for r in range(count)]
+    return _between([-(-rows * r // count) for r in range(count + 1)])
 
 
 def shares_by_keras(rows: Any, count: int) -> list[tuple[Any, Any]]:
     """Return the same as Keras divides a batch: as many rows for each as there are until none are left."""
-    most = -(-rows // count)
-    if isinstance(rows, int):
-        return [(min(r * most, rows), max(min(most, rows - r * most), 0)) for r in range(count)]
-    begins = [tf.minimum(r * most, rows) for r in range(count)]
-    return [(begin, tf.minimum(most, rows - begin)) for begin in begins]
+    most, least = -(-rows // count), min if isinstance(rows, int) else tf.minimum
+    return _between([least(r * most, rows) for r in range(count + 1)])
+
+
+def _between(bounds: list[Any]) -> list[tuple[Any, Any]]:
+    return [(begin, end - begin) for begin, end in itertools.pairwise(bounds)]
 
 
 def find_strategy(model: keras.Model, strategy: Any) -> Replicas | None:

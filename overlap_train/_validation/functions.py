@@ -37,7 +37,7 @@ from overlap_train._validation.private_model import (
 )
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.options.functions import EvaluationFunction, metric_values
-from overlap_train.parallel.hosts import Hosts, SingleHost
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 
@@ -50,7 +50,7 @@ class FunctionRequest:
     batch_spec: Any
     validation_freq: int | Sequence[int]
     on_span: Callable[[Span], None]
-    hosts: Hosts = field(default_factory=SingleHost)
+    hosts: Hosts = field(default_factory=Hosts)
 
     @property
     def x_spec(self) -> Any:

@@ -21,7 +21,7 @@ from overlap_train._validation.evaluation import ShardResult, SnapshotEvaluator
 from overlap_train._validation.pending import Runner, span_since
 from overlap_train._validation.pool import WorkerPool
 from overlap_train.options.threads import ways_are_fixed
-from overlap_train.parallel.hosts import Hosts, SingleHost
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 _FIXED_PARTS = 4  # of a process whose results must not depend on the number of its workers
@@ -56,7 +56,7 @@ class ValidationRunner(Runner):
         self._keep_bytes = keep_bytes
         # Each host evaluates all of what cannot be divided, and the results are compared.
         self.divides = evaluator.indivisible is None and self._streamed is None
-        self._hosts: Hosts = hosts if hosts is not None and self.divides else SingleHost()
+        self._hosts: Hosts = hosts if hosts is not None and self.divides else Hosts()
         # Parts are added up, which rounds by how many there are.
         self.parts = _FIXED_PARTS if ways_are_fixed() else pool.workers
         if evaluator.indivisible or (keras_training.is_deterministic() and not ways_are_fixed()):
@@ -160,7 +160,7 @@ class ValidationRunner(Runner):
         return self.evaluator.merge(results, values, self._hosts_of(alone=alone).sum)
 
     def _hosts_of(self, *, alone: bool) -> Hosts:
-        return SingleHost() if alone else self._hosts
+        return Hosts() if alone else self._hosts
 
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""

@@ -19,7 +19,7 @@ from overlap_train._validation.pending import NamedRunner, PendingEpoch, Pending
 from overlap_train._validation.pool import WorkerPool
 from overlap_train._validation.runner import ValidationRunner
 from overlap_train.errors import ValidationTimeoutError, ValidationWorkerError
-from overlap_train.parallel.hosts import Hosts, SingleHost
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ShardOutcome, Span, ValidationResult
 
 # From one epoch's end to the next one's first call the training needs less, unless a callback takes long.
@@ -41,7 +41,7 @@ class ValidationSuite:
         hosts: Hosts | None = None,
         pool: WorkerPool | None = None,
     ) -> None:
-        self.hosts = hosts if hosts is not None else SingleHost()
+        self.hosts = hosts if hosts is not None else Hosts()
         self._sets = {named.name: named for named in sets}
         self._on_error = on_error
         self._pool = pool

@@ -18,8 +18,9 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import context
 
+from overlap_train._support.arguments import require_instance, short_repr
 from overlap_train.errors import ClusterConfigError
-from overlap_train.parallel.cluster_hosts import EvaluatorTask, give_own_rows
+from overlap_train.parallel.cluster_hosts import OWN_ROWS, EvaluatorTask
 
 
 class TrainingHosts(tf.distribute.cluster_resolver.TFConfigClusterResolver):  # type: ignore[misc]
@@ -57,16 +58,14 @@ def join_cluster(resolver: Any = None, *, own_rows: bool = False) -> tf.distribu
         ClusterConfigError: `TF_CONFIG` or the resolver's cluster is missing or wrong, or this host's port is
             taken. It is also a ValueError.
     """
-    if not isinstance(own_rows, bool):
-        raise TypeError(f"own_rows must be a bool; got {type(own_rows).__name__}")
+    require_instance("own_rows", own_rows, bool, optional=False)
     cluster, task_type, index = _read_tf_config() if resolver is None else _read_resolver(resolver)
     if task_type == "evaluator":
         return EvaluatorTask()
-    _require_free(cluster[task_type][index], f"{task_type} {index}")
+    _require_free(f"{task_type} {index}", cluster[task_type][index])
     training = TrainingHosts() if "evaluator" in cluster else resolver
     strategy = _join(training)
-    if own_rows:
-        give_own_rows(strategy)
+    setattr(strategy, OWN_ROWS, own_rows)
     return strategy
 
 
@@ -104,7 +103,7 @@ def _read_tf_config() -> tuple[dict[str, list[str]], str, int]:
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ClusterConfigError(f"TF_CONFIG is no JSON: {error}; got {text[:200]!r}") from error
+        raise ClusterConfigError(f"TF_CONFIG is no JSON: {error}; got {short_repr(text)}") from error
     cluster = config.get("cluster") if isinstance(config, dict) else None
     task = config.get("task") if isinstance(config, dict) else None
     kind, index = (task.get("type"), task.get("index")) if isinstance(task, dict) else (None, None)
@@ -113,8 +112,7 @@ def _read_tf_config() -> tuple[dict[str, list[str]], str, int]:
 
 def _read_resolver(resolver: Any) -> tuple[dict[str, list[str]], str, int]:
     """Return the same as a resolver has it."""
-    if not isinstance(resolver, tf.distribute.cluster_resolver.ClusterResolver):
-        raise TypeError(f"resolver must be a ClusterResolver or None; got {type(resolver).__name__}")
+    require_instance("resolver", resolver, tf.distribute.cluster_resolver.ClusterResolver)
     spec = resolver.cluster_spec()
     cluster = spec.as_dict() if isinstance(spec, tf.train.ClusterSpec) else None
     if cluster and "evaluator" in cluster:
@@ -128,10 +126,11 @@ def _checked(
     """Return a cluster and the place of this host in it, if they are what they have to be."""
     if not isinstance(cluster, dict) or not all(isinstance(hosts, list) for hosts in cluster.values()):
         raise ClusterConfigError(
-            f"{source} needs a 'cluster' with lists of 'host:port' by task type; got {_short(cluster)}"
+            f"{source} needs a 'cluster' with lists of 'host:port' by task type; got {short_repr(cluster)}"
         )
     for job, hosts in cluster.items():
-        _check_addresses(source, job, hosts)
+        for number, address in enumerate(hosts):
+            _check_address(source, f"{job} {number}", address)
     unknown = sorted(set(cluster) - {"chief", "worker", "evaluator"})
     if unknown or not set(cluster) - {"evaluator"}:
         raise ClusterConfigError(
@@ -154,51 +153,39 @@ def _checked_task(source: str, cluster: dict[str, list[str]], kind: object, inde
         task = {"type": kind, "index": index}
         raise ClusterConfigError(
             f"{source} needs a 'task' that says which host of its cluster this is, such as "
-            f'{{"type": {json.dumps(next(iter(cluster)))}, "index": 0}}; got {_short(task)}'
+            f'{{"type": {json.dumps(next(iter(cluster)))}, "index": 0}}; got {short_repr(task)}'
         )
     if kind not in cluster:
         raise ClusterConfigError(
-            f"{source} says that this is a {_short(kind)}, which is not in its cluster; it has "
+            f"{source} says that this is a {short_repr(kind)}, which is not in its cluster; it has "
             f"{', '.join(map(repr, cluster))}"
         )
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(cluster[kind]):
         raise ClusterConfigError(
-            f"{source} says that this is {kind} number {_short(index)}, and the cluster has "
+            f"{source} says that this is {kind} number {short_repr(index)}, and the cluster has "
             f"{len(cluster[kind])}: the index counts from 0"
         )
     return kind, index
 
 
-def _check_addresses(source: str, job: str, hosts: list[Any]) -> None:
-    """Raise ClusterConfigError unless each address of a task type is `host:port`."""
-    for number, address in enumerate(hosts):
-        try:
-            _port(address, f"{job} {number}")
-        except (TypeError, ValueError) as error:
-            raise ClusterConfigError(
-                f"{source} needs a 'cluster' with lists of 'host:port' by task type: {error}"
-            ) from error
+def _check_address(source: str, task: str, address: object) -> None:
+    """Raise ClusterConfigError unless an address is `host:port` or `[IPv6]:port`."""
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("", "", "")
+    if not host or not (port.isascii() and port.isdigit()):
+        wanted = f"{task} must be a string 'host:port'"
+    elif len(port) > 5 or not 1 <= int(port) <= 65535:
+        wanted = f"the port of {task} must be from 1 to 65535"
+    else:
+        return
+    raise ClusterConfigError(
+        f"{source} needs a 'cluster' with lists of 'host:port' by task type: {wanted}; got "
+        f"{short_repr(address)}"
+    )
 
 
-def _short(value: object) -> str:
-    return repr(value)[:200]
-
-
-def _port(address: object, name: str) -> int:
-    """Return the port of `host:port` or `[IPv6]:port`, or raise TypeError or ClusterConfigError."""
-    if not isinstance(address, str):
-        raise TypeError(f"{name} must be a string 'host:port'; got {address!r}")
-    host, _, digits = address.rpartition(":")
-    if not host or not (digits.isascii() and digits.isdigit()):
-        raise ClusterConfigError(f"{name} must be 'host:port'; got {address[:300]!r}")
-    if len(digits) > 5 or not 1 <= int(digits) <= 65535:
-        raise ClusterConfigError(f"the port of {name} must be from 1 to 65535; got {address[:300]!r}")
-    return int(digits)
-
-
-def _require_free(address: str, task: str) -> None:
+def _require_free(task: str, address: str) -> None:
     """Raise ClusterConfigError if TensorFlow could not listen at the port of this host's own task."""
-    port = _port(address, task)
+    port = int(address.rpartition(":")[2])
     try:
         with socket.socket() as bound:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from overlap_train._support.encoding import encoded
 from overlap_train.errors import HostMismatchError
-from overlap_train.parallel.hosts import Hosts, SingleHost, SlowHost
+from overlap_train.parallel.hosts import Hosts, SlowHost
 
 # Of an epoch; below both, a wait is what hosts that share a machine or a network do to each other.
 _PART, _LEAST_S = 0.1, 0.2
@@ -179,22 +179,13 @@ def _caller() -> str:
 _SUMMED = (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64)
 
 
-_OWN_ROWS = "_overlap_train_own_rows"
-
-
-def give_own_rows(strategy: tf.distribute.Strategy) -> None:
-    """Note at a strategy that each host's training data is its own."""
-    setattr(strategy, _OWN_ROWS, True)
-
-
-def has_own_rows(strategy: tf.distribute.Strategy) -> bool:
-    """Whether each host's training data is its own."""
-    return getattr(strategy, _OWN_ROWS, False) and int(getattr(strategy.extended, "_num_workers", 1)) > 1
+OWN_ROWS = "_overlap_train_own_rows"
+"""The attribute of a strategy under which each host's training data is its own."""
 
 
 def make_hosts(strategy: tf.distribute.Strategy) -> Hosts:
     """Return the hosts of a strategy (`extended._num_workers`, `extended._id_in_cluster`)."""
     count = int(getattr(strategy.extended, "_num_workers", 1))
     if count == 1:
-        return SingleHost()
+        return Hosts()
     return ClusterHosts(strategy, count, int(strategy.extended._id_in_cluster))

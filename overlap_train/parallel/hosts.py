@@ -7,7 +7,6 @@ hosts do for that is in `cluster_hosts.py`.
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -26,10 +25,13 @@ class SlowHost(NamedTuple):
     seconds: float
 
 
-class Hosts(abc.ABC):
-    """The hosts that train together, of which this is one; number 0 is the chief. On the training thread."""
+class Hosts:
+    """The hosts that train together, of which this is one; number 0 is the chief. On the training thread.
 
-    def __init__(self, count: int, index: int, waits: Any = None) -> None:
+    A training on one host has no other to ask.
+    """
+
+    def __init__(self, count: int = 1, index: int = 0, waits: Any = None) -> None:
         self.count = count
         self.index = index
         self.waits = waits
@@ -39,17 +41,17 @@ class Hosts(abc.ABC):
         """Whether this host is the one that runs callbacks and writes checkpoints."""
         return self.index == 0
 
-    @abc.abstractmethod
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all hosts, in their order, as `encoded` makes them."""
+        """Return the values of all hosts, in their order; from other hosts as `encoded` makes them."""
+        return [value]
 
-    @abc.abstractmethod
     def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of tensors over the hosts."""
+        return list(tensors)
 
-    @abc.abstractmethod
     def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
         """Return a few numbers of each host, float64[hosts, n], faster than `gather`."""
+        return np.asarray([own], float)
 
     def tensors_from_chief(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the chief's tensors; the others pass some of the same shapes and dtypes."""
@@ -107,56 +109,26 @@ class Hosts(abc.ABC):
 
     def chief_first(self, action: Callable[[], Any]) -> Any:
         """Run something on the chief and return its result there; a failure is raised on all hosts."""
-        result, error = None, None
-        if self.is_chief:
-            try:
-                result = action()
-            except BaseException as raised:
-                error = raised
-        self._raise_on_all([self.from_chief(_text_of(error))], error)
-        return result
+        return self.all_do(lambda: action() if self.is_chief else None)
 
-    def all_do(self, action: Callable[[], object]) -> None:
-        """Run something on every host. A failure is raised on all."""
-        error = None
+    def all_do(self, action: Callable[[], Any]) -> Any:
+        """Run something on every host and return its result there.
+
+        A failure is raised on all: this host's own, or one that says what the first host to have failed says.
+        """
+        result, error = None, None
         try:
-            action()
+            result = action()
         except BaseException as raised:
             error = raised
-        if self.any(error is not None):
-            self._raise_on_all(self.gather(_text_of(error)), error)
-
-    def _raise_on_all(self, failures: Sequence[str | None], own: BaseException | None) -> None:
-        """Raise this host's failure, or one that says what the first host to have failed has said."""
-        if own is not None:
-            raise own
-        for host, failure in enumerate(failures):
-            if failure is not None:
-                name = f"host {host}" if host else "the chief"
-                raise HostMismatchError(f"{name} has failed: {failure}")
-
-
-class SingleHost(Hosts):
-    """A training on one host, which has no other to ask."""
-
-    def __init__(self) -> None:
-        super().__init__(1, 0)
-
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all hosts, in their order."""
-        return [value]
-
-    def sum(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sums of tensors over all hosts."""
-        return list(tensors)
-
-    def numbers(self, own: Sequence[float]) -> npt.NDArray[Any]:
-        """Return the numbers of all hosts, a row for each."""
-        return np.asarray([own], float)
-
-
-def _text_of(error: BaseException | None) -> str | None:
-    return None if error is None else error_text(error)
+        if not self.any(error is not None):
+            return result
+        failures = self.gather(None if error is None else error_text(error))
+        if error is not None:
+            raise error
+        host = next(host for host, failure in enumerate(failures) if failure is not None)
+        name = f"host {host}" if host else "the chief"
+        raise HostMismatchError(f"{name} has failed: {failures[host]}")
 
 
 def _short(value: Any) -> str:

@@ -72,12 +72,9 @@ def split_gpu(
         raise RuntimeError(
             "TensorFlow has initialised the GPU already; call split_gpu first, before any tensor is made"
         ) from error
-    first = sum(_parts_of(card) for card in cards[:gpu])
+    others = map(tf.config.get_logical_device_configuration, cards[:gpu])
+    first = sum(len(configured or [None]) for configured in others)
     return tuple(f"GPU:{first + part}" for part in range(parts))
-
-
-def _parts_of(card: tf.config.PhysicalDevice) -> int:
-    return len(tf.config.get_logical_device_configuration(card) or [None])
 
 
 def _one_for_each(name: str, values: object, parts: int) -> list[int]:

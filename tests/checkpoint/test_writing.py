@@ -10,7 +10,6 @@ import pytest
 
 from overlap_train import CheckpointPolicy
 from overlap_train._checkpoint import container
-from overlap_train._checkpoint.attributes import plain_attributes
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._checkpoint.store import CheckpointStore
@@ -33,8 +32,7 @@ def writer(tmp_path, model):
     def make(record=lambda span: None, **policy):
         said: list[str] = []
         policy = CheckpointPolicy(directory=tmp_path, **policy)
-        options = dict(attributes=lambda: plain_attributes(model), say=said.append, record=record)
-        made.append(Resumer(policy, {}, ModelState(model), **options))
+        made.append(Resumer(policy, model, {}, ModelState(model), say=said.append, record=record))
         return made[-1], said
 
     yield make
@@ -123,7 +121,7 @@ def test_behind_a_keyboard_interrupt_a_write_goes_on_and_keeps_the_lock(tmp_path
         return save(store, written)
 
     monkeypatch.setattr(CheckpointStore, "save", hang)
-    made = Resumer(policy, {}, ModelState(model))
+    made = Resumer(policy, model, {}, ModelState(model))
     point = StartPoint(1, 3, False, {}, CursorState(1, 3, False))
     made.delivered(point, ModelState(model).read(), (), last=True)
     assert begun.wait(60)

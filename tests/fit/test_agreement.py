@@ -64,13 +64,24 @@ def test_hosts_that_are_to_do_the_same_agree_and_have_all_variables():
         ({"validation_freq": 2}, "validation data freq"),
         ({"validation_steps": 2}, "validation data steps"),
         ({"validation_batch_size": 7}, "validation data batch_size"),
-        ({"preprocess": lambda x, y: (x, y)}, "validation_step preprocess"),
+        ({"preprocess": lambda x, y: (x, y)}, "preprocess"),
     ],
 )
 def test_what_differs_is_named_on_all_hosts(other, part):
     for error in agreed(asked(), asked(**other)):
         assert isinstance(error, HostMismatchError)
         assert str(error).startswith(f"host 1 has another {part} than the chief: ")
+
+
+def test_draws_without_a_seed_on_one_host_are_named_on_all_hosts():
+    def data(**seed):
+        rows = tf.data.Dataset.from_tensor_slices(arrays(32))
+        return {"x": rows.map(lambda x, y: (x + tf.random.uniform([], **seed), y)).batch(16), "y": None}
+
+    tf.random.set_seed(None)
+    seeded, unseeded = data(seed=1), data()
+    for error in agreed(asked(**seeded), asked(**unseeded)):
+        assert "host 1 has another list of unseeded draws than the chief: \"['RandomUniform']\"" in str(error)
 
 
 def test_what_depends_on_a_hosts_clock_is_for_one_host():

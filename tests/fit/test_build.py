@@ -59,7 +59,7 @@ def test_what_a_fit_keeps_all_along_is_not_built_again(fit, tmp_path):
     first, second = one.builder.build(), one.builder.build()
     assert second.training is not first.training
     assert second.training.interrupts is first.training.interrupts
-    assert second.resumption is first.resumption
+    assert second.deliveries.resumer is first.deliveries.resumer is not None
     assert second.training.ledger is first.training.ledger is one.builder.ledger
 
 

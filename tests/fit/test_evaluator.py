@@ -38,6 +38,7 @@ from overlap_train.errors import (
 from overlap_train.parallel import evaluate_run
 from overlap_train.parallel.cluster_hosts import EvaluatorTask
 from tests import pools
+from tests.fit.requests import request_of
 from tests.networks import FEATURES, VALIDATION_ROWS, arrays, assert_same_history, linear, sequential
 from tests.validation.counting import counting
 from tests.whole_fits.test_accounts import assert_adds_up
@@ -55,6 +56,8 @@ def quick(monkeypatch):
     """Signs come often, so that few seconds without one mean that there is nobody."""
     monkeypatch.setattr(run_directory, "_BEAT_S", 0.05)
     monkeypatch.setattr(elsewhere, "LEAST_WAIT_S", 0.1)
+    for module in (elsewhere, evaluator):
+        monkeypatch.setattr(module, "LOOK_S", 0.05)
 
 
 def length(model):
@@ -257,19 +260,17 @@ def test_a_training_that_keeps_weights_is_followed_for_longer_than_the_time_to_w
 ):
     timeout_s, followed, begun_s = 1.0, threading.Event(), time.monotonic()
 
-    def looking():
-        def next_s(happened):
+    class LooksForLonger(RunDirectory):
+        def read_run(self):
             if time.monotonic() - begun_s > 3 * timeout_s:
                 followed.set()
-            return 0.05
-
-        return next_s
+            return super().read_run()
 
     class WaitsAtItsEnd(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             assert followed.wait(60), "the evaluator gave the training up"
 
-    monkeypatch.setattr(evaluator, "backing_off", looking)
+    monkeypatch.setattr(evaluator, "RunDirectory", LooksForLonger)
     with evaluating(tmp_path, CLEAN, timeout_s=timeout_s) as results:
         fit(resume=CheckpointPolicy(tmp_path, keep_weights="all"), callbacks=[WaitsAtItsEnd()])
     assert [each["val_loss"] for each in results[0].values()] == alone()["val_loss"]
@@ -350,7 +351,8 @@ def test_after_a_loss_the_results_come_again_when_there_is_an_evaluator(tmp_path
 
 def test_a_validation_given_up_as_its_results_come_takes_no_other_along(tmp_path, monkeypatch):
     model = pools.sequential()
-    evaluator = elsewhere.Evaluator(EvaluatorPolicy(tmp_path), model, on_span=lambda span: None, idle=False)
+    trainer = Trainer(model, validation=ValidationPolicy(evaluator=tmp_path))
+    evaluator = elsewhere.Evaluator(request_of(trainer))
     requests, state = [], ModelState(model, trains=False)
     evaluator.take(state)
 

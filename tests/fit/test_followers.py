@@ -9,7 +9,7 @@ import pytest
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._data.array_feed import make_feed
 from overlap_train._data.cursor import Cursor, CursorState
-from overlap_train._fit.followers import SharedStart, deliver_together
+from overlap_train._fit.followers import deliver_together, start_together
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train.errors import HostMismatchError
@@ -268,10 +268,7 @@ class Found:
     """A resumer with a checkpoint of epoch 3, or with one inside an epoch."""
 
     def __init__(self, place, *, inside=False):
-        self.place, self.inside, self.rewound = place, inside, None
-
-    def accept(self, callbacks):
-        self.rewound = callbacks
+        self.place, self.inside = place, inside
 
     def start(self, state, cursor, callbacks, begin_epoch):
         assert state is self.place.state
@@ -292,13 +289,10 @@ def started(places, callbacks=(), **options):
 
     def work(host):
         place = places[host.index]
-        start = SharedStart(host, place.model, None if host.index else found)
-        start.accept(["callback"])
-        return start.start(place.state, cursors[host.index], callbacks, lambda epoch: None)
+        shared, _ = place.together(host, *callbacks)
+        return start_together(shared, None if host.index else found, cursors[host.index])
 
-    results = on_hosts(work)
-    assert found.rewound == ["callback"]
-    return results, cursors
+    return on_hosts(work), cursors
 
 
 def test_all_hosts_begin_where_the_chiefs_checkpoint_says(places):

@@ -7,9 +7,9 @@ import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._fit.checkpointing import build_resumer
+from overlap_train.parallel.hosts import Hosts
 from tests.fit.requests import request_of
 from tests.networks import linear
-from tests.parallel.together import ThreadHost
 from tests.pools import sequential
 from tests.whole_fits.comparing import VALIDATION, X, Y, counted, noisy, slices
 from tests.whole_fits.test_own_methods import PassesOn
@@ -156,7 +156,6 @@ def test_what_is_alike_in_each_validation_is_taken(tmp_path):
 @pytest.mark.parametrize(("data", "passes"), [(a_shuffle, {}), (dict, {"": None})])
 def test_on_several_hosts_no_validation_may_draw_whether_its_passes_are_counted(data, passes, monkeypatch):
     request = request_of(Trainer(sequential()), **data())
-    several = property(lambda _: ThreadHost(0, [None, None], None))
-    monkeypatch.setattr(type(request.settings), "hosts", several)
+    monkeypatch.setattr(type(request.settings), "hosts", property(lambda _: Hosts(2)))
     with pytest.raises(ValueError, match="the validation data is drawn anew each time, on several hosts"):
         build_resumer(request, None, None, passes, print, None)

@@ -7,7 +7,7 @@ import tensorflow as tf
 from overlap_train import CheckpointPolicy, ExecutionPlan, Trainer, ValidationPolicy
 from overlap_train._fit.lag import IdleCores
 from overlap_train.errors import ValidationWorkerError
-from overlap_train.parallel.hosts import SingleHost, SlowHost
+from overlap_train.parallel.hosts import Hosts, SlowHost
 from tests.networks import arrays, linear
 from tests.pools import pooled, sequential
 from tests.whole_fits.comparing import assert_as_keras, slices
@@ -131,7 +131,7 @@ def test_a_failed_validation_leaves_the_model_where_it_began(lag, kind):
 
 
 def test_the_host_that_the_others_wait_for_is_named(monkeypatch):
-    monkeypatch.setattr(SingleHost, "slow_host", lambda self, trained_s: SlowHost(3, 1.5))
+    monkeypatch.setattr(Hosts, "slow_host", lambda self, trained_s: SlowHost(3, 1.5))
     trainer = fitted()
     assert {(account.slow_host, account.slow_host_s) for account in trainer.accounts} == {(3, 1.5)}
     assert "epoch 1: the others waited 1.50 s for host 3" in trainer.messages

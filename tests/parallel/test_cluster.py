@@ -30,7 +30,7 @@ def config(cluster=CLUSTER, **task):
         (config({"evaluator": ["a:1"]}), "TF_CONFIG has tasks of type evaluator; use 'worker'"),
         (config(CLUSTER | {"evaluator": ["a:1", "b:1"]}), "TF_CONFIG has 2 evaluators; name one, or none"),
         (config(type="chief"), "this is a 'chief', which is not in its cluster; it has 'worker'"),
-        (config(type=["a"]), r"needs a 'task' that says which .*; got {'type': \['a'\], 'index': 0}"),
+        (config(type=["a"]), r"needs a 'task' that says which .*; got {'index': 0, 'type': \['a'\]}"),
         (
             json.dumps({"cluster": CLUSTER}),
             r"needs a 'task' .*, such as {.type.: .worker., .index.: 0}; got",

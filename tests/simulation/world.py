@@ -8,6 +8,7 @@ variables, the loop, the evaluator, the disk, and the pipe by which signals are 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import signal
 import weakref
@@ -48,7 +49,7 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.monitoring.recorder import Accounts, SpanRecorder
-from overlap_train.parallel.hosts import SingleHost
+from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ValidationResult
 from tests.simulation import scheduler as simulated
 from tests.simulation.scenario import Course, Failed, Scenario, SetPlan, acted, evaluated, stepped
@@ -534,8 +535,12 @@ class World:
         )
         sources = SimpleNamespace(read=lambda epoch, waiting: True)
         grounds = SimpleNamespace(changed=lambda: None)
-        parts = FitParts(self.state, training, deliveries, grounds, sources, resumption=resumer)
-        settings = SimpleNamespace(model=model, hosts=SingleHost(), scope=contextlib.nullcontext)
+        parts = FitParts(self.state, training, deliveries, grounds, sources)
+        if resumer is not None:
+            begins = callbacks.callbacks, callbacks.on_epoch_begin
+            start = functools.partial(resumer.start, self.state, deliveries.cursor, *begins)
+            parts = dataclasses.replace(parts, start=start)
+        settings = SimpleNamespace(model=model, hosts=Hosts(), scope=contextlib.nullcontext)
         callbacks.on_train_begin()
         self.session = FitSession(settings, parts, Opening(0, False, model.train_function), None)
         return self.session
@@ -565,7 +570,7 @@ class World:
             cursor=Cursor(Rows(scenario.steps), None),
             ledger=ledger,
             progress=progress,
-            hosts=SingleHost(),
+            hosts=Hosts(),
             timeout_s=policy.timeout_s,
             check_interrupted=self._check_interrupted,
         )
@@ -589,7 +594,7 @@ class World:
         resources.callback(suite.close)
         if scenario.function:
             alone = resources.enter_context(WorkerPool(1, name="validation-fn"))
-            request = SimpleNamespace(model=self.model, on_span=recorder.add, hosts=SingleHost())
+            request = SimpleNamespace(model=self.model, on_span=recorder.add, hosts=Hosts())
             private = SimpleNamespace(adopt=self._adopt, model=self)
             runner = functions.FunctionRunner("fn", self._function, private, alone, request)
             suite.add_function(NamedRunner("fn", runner, lambda epoch: True), alone)
@@ -608,8 +613,7 @@ class World:
         if self.scenario.checkpoints is None:
             return None
         policy = CheckpointPolicy("checkpoints", **self.scenario.checkpoints)
-        resumer = resume.Resumer(policy, {}, self.state, trained_by=lambda: self.model.train_function)
-        return resources.enter_context(resumer)
+        return resources.enter_context(resume.Resumer(policy, self.model, {}, self.state))
 
     def _take_snapshot(self, ledger: Ledger, cursor: Cursor, epoch: int) -> Snapshot:
         values = self.state.read()
