@@ -14,7 +14,7 @@ from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._data.iterators import drawn_from, next_batch, step_through
 from overlap_train._inspection.graph import iterator_over_nothing
-from overlap_train._training.loops import SCALAR, Loop, StepsDone, carried, last_logs
+from overlap_train._training.loops import SCALAR, Loop, StepsDone
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 from overlap_train._training.strategy import Replicas
 
@@ -37,7 +37,8 @@ class IteratorLoop(Loop):
         if exhausted:
             cursor.exhausted()
             self._step.find_no_batch()
-        return StepsDone(steps, exhausted, not bool(finite), last_logs(self._step, steps, logs))
+        last = self._step.logs.packed(logs) if steps else {}
+        return StepsDone(steps, exhausted, not bool(finite), last)
 
     def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
         """Return whether there is another batch, and what gets it."""
@@ -57,13 +58,13 @@ class IteratorLoop(Loop):
         return concrete
 
     def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
-        empty, shapes = carried(self._step)
+        carried = self._step.logs
         steps, more, (finite, logs) = step_through(
             lambda: self._draw(iterator),
             lambda batch, _: self._step.run_and_check(batch),
             count,
-            (tf.constant(True), empty),
-            (SCALAR, shapes),
+            (tf.constant(True), carried.empty()),
+            (SCALAR, carried.shapes),
             goes_on=lambda finite_and_logs: finite_and_logs[0],
         )
         return steps, more, finite, logs
@@ -104,7 +105,7 @@ class EagerLoop(Loop):
         self._step = step
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        logs: Logs | None = None
+        logs: Logs = {}
         for steps in range(max_steps):
             batch = self._next_batch(cursor)
             if batch is None:
