@@ -212,8 +212,14 @@ def keeps_more_than_variables(dataset: Any) -> bool:
 
 @looked_up_once
 def hides_a_source(dataset: Any) -> bool:
-    """Whether a function of the pipeline draws from an unknown source; see `hides_sources`."""
-    return any(map(hides_sources, stages_of(dataset)))
+    """Whether a function of the pipeline draws from a source that is no input of its stages.
+
+    That is a dataset that it has captured, an iterator, a queue, a file that is written, the clock.
+    """
+    functions = list(_functions_of(dataset))
+    captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
+    nodes = (node for each in functions for node in nodes_of(each))
+    return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 @looked_up_once
@@ -387,17 +393,6 @@ def rows_of_batches(dataset: Any) -> int | None:
             return min(int(size), rows) if rows > 0 else int(size)
         dataset = sources[0] if len(sources) == 1 else None
     return None
-
-
-def hides_sources(stage: tf.data.Dataset) -> bool:
-    """Whether the functions of one stage draw from a source that is none of its inputs.
-
-    That is a dataset that a function has captured, an iterator, a queue, a file that is written, the clock.
-    """
-    functions = [function.function for function in stage._functions()]
-    captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
-    nodes = (node for each in functions for node in nodes_of(each))
-    return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 def nodes_of(concrete: Any) -> Iterator[Any]:

@@ -25,13 +25,14 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
+from overlap_train._support.arguments import require_choice
 from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
 from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes, shared_pool
@@ -39,7 +40,6 @@ from overlap_train.zero_copy.pool import Lease, Pool
 from overlap_train.zero_copy.tensors import (
     Choice,
     Mode,
-    check_mode,
     checked_device,
     checked_dtype,
     checked_shape,
@@ -153,7 +153,6 @@ class MappedBuffer(Closing):
                 share the memory.
             ValueError: the mode or the device is unknown.
         """
-        mode = check_mode(mode)
         choice = self.choice(device, mode=mode)
         if mode == "zero_copy" and not choice.zero_copy:
             raise errors.BufferError(f"cannot share a buffer with {device}: {choice.reason}")
@@ -174,7 +173,7 @@ class MappedBuffer(Closing):
 
     def choice(self, device: str = "CPU:0", *, mode: Mode = "auto") -> Choice:
         """Return whether `tensor` with the same arguments would share the memory, and why."""
-        mode = check_mode(mode)
+        require_choice("mode", mode, get_args(Mode))
         gpu = checked_device(device)
         if mode == "copy":
             return Choice(False, "mode='copy' was asked for")

@@ -49,12 +49,6 @@ class Choice:
     reason: str
 
 
-def check_mode(mode: Mode) -> Mode:
-    """Return `mode` if it is one of `Mode`, or raise ValueError."""
-    checked: Mode = require_choice("mode", mode, get_args(Mode))
-    return checked
-
-
 def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
     """Decide for an input that a GPU reads once; up to `crossover_bytes` sharing was measured as quicker."""
     if mode != "auto":
@@ -195,7 +189,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
         ValueError: the mode is unknown.
         errors.BufferError: mode is "zero_copy" and a copy would be needed, or there is no memory for a copy.
     """
-    mode = check_mode(mode)
+    require_choice("mode", mode, get_args(Mode))
     plain = _plain(array)
     choice = _explain(plain)
     if mode == "zero_copy" and not choice.zero_copy:
