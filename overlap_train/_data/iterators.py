@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from typing import Any
 
 import tensorflow as tf
+
+from overlap_train._support.threads import in_background
 
 _END_S = 2.0
 
@@ -69,12 +71,5 @@ def end_iterators(iterators: list[Any]) -> None:
     so a thread waits for it, and the caller only for a moment. Otherwise the garbage collector would wait, at
     any time and on any thread.
     """
-    if not any(each is not None for each in iterators):
-        return
-    thread = threading.Thread(target=iterators.clear, name="iterators-end", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:  # can't start new thread
-        iterators.clear()
-    else:
-        thread.join(_END_S)
+    if any(each is not None for each in iterators):
+        wait([in_background(iterators.clear, "iterators-end", daemon=True)], timeout=_END_S)

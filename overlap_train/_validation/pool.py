@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from overlap_train._support.closing import Closing
-from overlap_train._support.threads import leaves_nothing
+from overlap_train._support.threads import leaves_nothing, start
 from overlap_train.errors import ValidationTimeoutError
 
 J = TypeVar("J")
@@ -166,17 +166,12 @@ class WorkerPool(ShardQueue[_Job[Any]], Closing):
         """Starts all threads, or none."""
         for number, thread in enumerate(self._threads):
             try:
-                thread.start()
-            except BaseException as error:
+                start(thread)
+            except BaseException:
                 self._cancel_waiting()
                 for other in self._threads[:number]:
                     other.join(_CLOSE_S)
-                if not isinstance(error, RuntimeError):
-                    raise
-                raise RuntimeError(
-                    f"thread {number + 1} of {len(self._threads)} could not be started ({error}); ask for "
-                    "fewer workers, or raise the limit of threads (ulimit -u, pids.max of the container)"
-                ) from error
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
