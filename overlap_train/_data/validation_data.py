@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any
 
 import keras
@@ -37,21 +37,18 @@ class ArrayLayout:
     batch_size: int
 
 
+@dataclass(eq=False)
 class ValidationSource:
     """One validation set. On the training thread, except for what has been read."""
 
-    def __init__(
-        self,
-        recognize: Callable[[], Arrays | Pipeline],
-        *,
-        by_python: bool = False,
-        now: bool = True,
-        device: str | None = None,
-        keeps: bool = True,
-    ) -> None:
-        self.keeps = keeps  # whether its batches may be kept, which draws the first one before it is due
-        self._recognize = recognize
-        self._device = device
+    _recognize: Callable[[], Arrays | Pipeline]
+    _: KW_ONLY
+    by_python: InitVar[bool] = False
+    now: InitVar[bool] = True
+    device: str | None = None
+    keeps: bool = True  # whether its batches may be kept, which draws the first one before it is due
+
+    def __post_init__(self, by_python: bool, now: bool) -> None:
         self._tensors: Any = None
         self._pipeline: Pipeline | None = None
         self.layout: ArrayLayout | None = None  # of dense arrays; None for other data
@@ -59,7 +56,7 @@ class ValidationSource:
         self.left_to_keras = False  # whether Keras reads the arrays itself when it validates
         self.is_read = False
         if now or not by_python:
-            data = recognize()
+            data = self._recognize()
             if now or isinstance(data, Pipeline):
                 self._take(data)
             elif data.dense:
@@ -94,7 +91,7 @@ class ValidationSource:
     def blank(self) -> Any:
         """Returns nested tensors like those of the arrays, but with no rows."""
         assert self.layout is not None
-        with tf.device(self._device):
+        with tf.device(self.device):
             return keras.tree.map_structure(
                 lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), self.layout.specs
             )
@@ -117,7 +114,7 @@ class ValidationSource:
             self._pipeline = data
         elif data.dense:
             self.layout = _layout(data)
-            with tf.device(self._device):
+            with tf.device(self.device):
                 self._tensors = keras.tree.map_structure(tf.convert_to_tensor, data.inputs)
         else:
             self._pipeline = data.pipeline

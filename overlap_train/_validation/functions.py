@@ -70,7 +70,7 @@ def add_functions(
         validates = fit_arguments.epoch_selector(freq, name="freq")
         private = _private_model(name, function, request)
         if isinstance(private, Reason):
-            values = functools.partial(_values, name, function.function, request.model)
+            values = functools.partial(_values, function.function, request.model)
             live = LiveRunner(values, request.state, request.on_span, private, function=name)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
@@ -138,14 +138,14 @@ class FunctionRunner(Runner):
         private = self._private
         private.adopt(snapshot.values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
-            result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
+            result = ValidationResult(_values(self._function, private.model), of_function=True)
         span = span_since(start_s, snapshot, function=self._name)
         self._request.on_span(span)
         return ShardOutcome(result, span)
 
 
 def _values(
-    name: str, function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
+    function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
 ) -> Mapping[str, float]:
     """Returns a function's values by name."""
     return metric_values(function(model))

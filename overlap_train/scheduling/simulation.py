@@ -11,7 +11,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 
 import numpy as np
 
@@ -103,19 +103,18 @@ def simulate(
     return Simulation(tuple(run.jobs), tuple(run.finish_s[number] for number in range(len(arrivals))))
 
 
+@dataclass(eq=False)
 class _Run:
-    def __init__(
-        self,
-        board: Board,
-        policy: Policy,
-        true_s: Callable[[Layer, Device], float],
-        loads: Mapping[str, BackgroundLoad],
-        memory_bytes_per_s: float,
-    ) -> None:
-        self._board, self._devices = board, board.platform.devices
+    _board: Board
+    policy: InitVar[Policy]
+    _true_s: Callable[[Layer, Device], float]
+    _loads: Mapping[str, BackgroundLoad]
+    _memory_bytes_per_s: float
+
+    def __post_init__(self, policy: Policy) -> None:
+        self._devices = self._board.platform.devices
         self._queue = JobQueue(self._devices)
-        self.distributor = LayerDistributor(policy, board, self._queue)
-        self._true_s, self._loads, self._memory_bytes_per_s = true_s, loads, memory_bytes_per_s
+        self.distributor = LayerDistributor(policy, self._board, self._queue)
         self._traffic: dict[Job, float] = {}  # bytes a second, by the job that runs
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()

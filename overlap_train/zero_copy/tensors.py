@@ -331,7 +331,8 @@ def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
     """Return the dtype of a buffer, or raise TypeError for one that cannot be shared."""
     checked = any_dtype(dtype)
     if checked not in SHARED_DTYPES:
-        raise TypeError(f"dtype: a buffer holds one of {_names()} in native byte order, got {checked!r}")
+        names = ", ".join(sorted(shared.name for shared in SHARED_DTYPES))
+        raise TypeError(f"dtype: a buffer holds one of {names} in native byte order, got {checked!r}")
     return checked
 
 
@@ -353,7 +354,3 @@ def checked_device(device: str) -> int | None:
     if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):
         return int(number or 0)
     raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {short_repr(device)}')
-
-
-def _names() -> str:
-    return ", ".join(sorted(dtype.name for dtype in SHARED_DTYPES))
