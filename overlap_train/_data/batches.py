@@ -58,8 +58,12 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
 
 def batch_spec(arrays: Any, num_samples: int, batch_size: int) -> Any:
     """Returns the nested specs of a batch of arrays, whose size is None if the last one is smaller."""
-    size = None if num_samples % batch_size else batch_size
-    return keras.tree.map_structure(lambda t: tf.TensorSpec([size, *t.shape[1:]], t.dtype), arrays)
+    return specs_of_rows(arrays, None if num_samples % batch_size else batch_size)
+
+
+def specs_of_rows(arrays: Any, rows: int | None) -> Any:
+    """Returns the nested specs of as many rows of arrays, None of any number."""
+    return keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), arrays)
 
 
 def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold, batch_spec, size_bytes, trace_preprocess
+from overlap_train._data.batches import Fold, batch_spec, size_bytes, specs_of_rows, trace_preprocess
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
@@ -164,9 +164,7 @@ class ArrayBatches:
         self._source = source
         self.raw_spec = batch_spec(layout.specs, layout.num_samples, batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
-        self.data_spec = keras.tree.map_structure(  # for any number of rows
-            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), layout.specs
-        )
+        self.data_spec = specs_of_rows(layout.specs, None)  # for any number of rows
         self.fold = ArrayFold(layout.num_samples, batch_size)
         self.first_rows = min(batch_size, layout.num_samples)
         available = math.ceil(layout.num_samples / batch_size)
@@ -191,16 +189,12 @@ class ArrayBatches:
 
     def stream(self) -> BatchStream:
         """Returns the slices one by one."""
-        size = self.fold.batch_size
 
-        def rows_from(first: int) -> Any:
-            def take(tensor: tf.Tensor) -> tf.Tensor:
-                with tf.device(tensor.device):  # or all rows would be copied to the current device
-                    return tensor[first : first + size]
+        def batch(index: int) -> Any:
+            with tf.device(keras.tree.flatten(self.held)[0].device):  # or all rows would be copied elsewhere
+                return self.fold.batch(self.held, index)
 
-            return keras.tree.map_structure(take, self.held)
-
-        return BatchStream(lambda _: map(rows_from, range(0, self.num_batches * size, size)), None)
+        return BatchStream(lambda _: map(batch, range(self.num_batches)), None)
 
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches

@@ -13,10 +13,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.batches import specs_of_rows
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._support.closing import Closing
@@ -148,7 +148,7 @@ class ArrayLoop(Loop):
             return result
 
         rows = feed.num_samples if compiled else None
-        specs = keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), feed.tensors)
+        specs = specs_of_rows(feed.tensors, rows)
         order, number = tf.TensorSpec([rows], tf.int64), tf.TensorSpec([], tf.int64)
         function = tf.function(many, autograph=False, jit_compile=compiled or None)
         concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)

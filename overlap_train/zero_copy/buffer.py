@@ -245,15 +245,16 @@ class MappedBuffer(Closing):
         return tensor
 
     def _copied(self, lease: Lease, gpu: int | None) -> tf.Tensor:
+        device = "CPU:0" if gpu is None else f"GPU:{gpu}"
         if not self._size_bytes:
-            with tf.device(_device_name(gpu)):
+            with tf.device(device):
                 return tf.zeros(self._shape, self._dtype)
         if gpu is None:
             return tensors.as_tensor(self._root.view(self._dtype), mode="copy")
         # From pinned memory TensorFlow copies without a detour; the source counts as a reader until it has.
         source = self._shared(lease, None)
         lease.block.shown_to_device = True
-        with tf.device(_device_name(gpu)):
+        with tf.device(device):
             return tf.identity(source)
 
     def _wait_for_device(self, lease: Lease) -> None:
@@ -264,10 +265,6 @@ class MappedBuffer(Closing):
 def crossover_key(attributes: DeviceAttributes) -> str:
     """Return the key of a measured crossover: the GPU, its driver and TensorFlow."""
     return f"{attributes.name}, driver {attributes.driver_version}, TensorFlow {tf.__version__}"
-
-
-def _device_name(gpu: int | None) -> str:
-    return "CPU:0" if gpu is None else f"GPU:{gpu}"
 
 
 _SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB
