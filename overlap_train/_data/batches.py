@@ -15,14 +15,13 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 
-from overlap_train._data import lent
+from overlap_train._data.lent import is_lent
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._keras import data as keras_data
 from overlap_train._support.fit_arguments import Preprocess
-from overlap_train.zero_copy import as_tensor, explain
+from overlap_train.zero_copy import as_tensor
 
 
 def size_bytes(array: Any) -> int:
@@ -34,24 +33,12 @@ def size_bytes(array: Any) -> int:
 
 def copied_bytes(array: Any) -> int:
     """Returns how much more memory a tensor with an array's content needs: none if the array is lent."""
-    return 0 if _is_lent(array) else size_bytes(array)
+    return 0 if is_lent(array) else size_bytes(array)
 
 
 def lent_or_copied(array: Any) -> tf.Tensor:
     """Returns a tensor with an array's content, in the memory of the array where that can be lent."""
-    return as_tensor(array) if _is_lent(array) else tf.convert_to_tensor(array)
-
-
-def _is_lent(array: Any) -> bool:
-    """Whether TensorFlow may read an array where it lies: its layout fits, and it is read-only."""
-    if type(array) not in (np.ndarray, np.memmap) or tf.config.list_logical_devices("GPU"):
-        return False
-    base = array
-    while isinstance(base, np.ndarray):
-        if base.flags.writeable:
-            return False
-        base = base.base
-    return explain(array).zero_copy and lent.is_constant(array)
+    return as_tensor(array) if is_lent(array) else tf.convert_to_tensor(array)
 
 
 def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
@@ -71,8 +58,12 @@ def prepare(preprocess: Preprocess | None, batch: Any) -> Any:
 
 def batch_spec(arrays: Any, num_samples: int, batch_size: int) -> Any:
     """Returns the nested specs of a batch of arrays, whose size is None if the last one is smaller."""
-    size = None if num_samples % batch_size else batch_size
-    return keras.tree.map_structure(lambda t: tf.TensorSpec([size, *t.shape[1:]], t.dtype), arrays)
+    return specs_of_rows(arrays, None if num_samples % batch_size else batch_size)
+
+
+def specs_of_rows(arrays: Any, rows: int | None) -> Any:
+    """Returns the nested specs of as many rows of arrays, None of any number."""
+    return keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), arrays)
 
 
 def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[TracedFunction | None, Any]:

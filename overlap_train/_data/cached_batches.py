@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import zlib
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.batches import Fold
-from overlap_train._data.iterators import next_batch
+from overlap_train._data.iterators import drawn_from, next_batch, step_through
 from overlap_train._data.pipeline import rows_of_batches
 from overlap_train._data.streamed_batches import BatchStream
 
@@ -147,10 +148,8 @@ def _draw_all(
     while batch is not None:
         lists, count = _longer(lists, batch), count + 1
         if count == _ONE_BY_ONE:
-            all_of_them: tuple[Any, tuple[tf.Tensor, ...]] = _draw_the_rest(
-                iterator, tf.constant(count, tf.int64), lists
-            )
-            return all_of_them
+            others, lists = _draw_the_rest(iterator, lists)
+            return count + others, lists
         batch = next_batch(iterator)
     return count, lists
 
@@ -165,24 +164,14 @@ def _longer(lists: tuple[tf.Tensor, ...], batch: Any) -> tuple[tf.Tensor, ...]:
 
 
 @tf.function(autograph=False)  # type: ignore[untyped-decorator]
-def _draw_the_rest(
-    iterator: Any, count: tf.Tensor, lists: tuple[tf.Tensor, ...]
-) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
-    """Draws all further batches; returns the number of all, and the lists of their components.
+def _draw_the_rest(iterator: Any, lists: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    """Draws all further batches; returns their number, and the lists with their components appended.
 
     Traced once in a process for each kind of batch, which is all that the trace knows of the data.
     """
-
-    def draw(count: tf.Tensor, _: tf.Tensor, lists: tuple[tf.Tensor, ...]) -> Any:
-        batch = iterator.get_next_as_optional()
-        return tf.cond(
-            batch.has_value(),
-            lambda: (count + 1, tf.constant(True), _longer(lists, batch.get_value())),
-            lambda: (count, tf.constant(False), lists),
-        )
-
+    draw, shapes = functools.partial(drawn_from, iterator), tuple(handle.shape for handle in lists)
     with tf.device("CPU:0"):
-        count, _, lists = tf.while_loop(
-            lambda _count, more, _lists: more, draw, (count, tf.constant(True), lists), parallel_iterations=1
+        count, _, lists = step_through(
+            draw, lambda batch, lists: _longer(lists, batch), tf.int64.max, lists, shapes
         )
     return count, lists

@@ -15,6 +15,7 @@ from overlap_train._data.pass_state import (
     PassSeeds,
     PipelineVariables,
     SourceState,
+    state_of,
     unseeded_draws,
 )
 from overlap_train._data.pipeline import (
@@ -330,10 +331,7 @@ class IteratorFeed(Feed):
 
 def _save_iterator(iterator: Any) -> tf.Tensor | None:
     """Returns the state of a `tf.data` iterator, variant[n]; None if a stage cannot be saved."""
-    ignore = 1  # random operations, which are made anew with each iterator, and Python that only looks up
     try:
-        return tf.raw_ops.SerializeIterator(
-            resource_handle=iterator._iterator_resource, external_state_policy=ignore
-        )
+        return state_of(iterator)
     except tf.errors.OpError:
         return None

@@ -4,34 +4,48 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+
+from overlap_train.zero_copy import explain
+
+
+def is_lent(array: Any) -> bool:
+    """Whether TensorFlow may read an array where it lies: its layout fits, and no other object can write."""
+    if type(array) not in (np.ndarray, np.memmap) or tf.config.list_logical_devices("GPU"):
+        return False
+    if any(view.flags.writeable for view in _views(array)) or not explain(array).zero_copy:
+        return False
+    return mapped_file(array) is not None or _is_constant(array)
 
 
 def mapped_file(array: Any) -> str | None:
     """Returns the file that an array shows; None if it shows none, or one without a name."""
-    while isinstance(array, np.ndarray):
-        if isinstance(array, np.memmap) and array.filename is not None:
-            return str(array.filename)
-        array = array.base
-    return None
+    maps = (view for view in _views(array) if isinstance(view, np.memmap))
+    return next((str(view.filename) for view in maps if view.filename is not None), None)
 
 
-def is_constant(array: Any) -> bool:
-    """Whether no other object can write the memory of a read-only array, unless it is a file."""
-    base = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if base is None or mapped_file(array) is not None:
+def _is_constant(array: Any) -> bool:
+    """Whether no other object can write the memory of a read-only array."""
+    *_, last = _views(array)
+    if last.base is None:
         return True
     try:
-        owner = memoryview(base).obj
-        owner = base if owner is None else owner
+        owner = memoryview(last.base).obj
+        owner = last.base if owner is None else owner
         return memoryview(owner).readonly and not isinstance(owner, mmap.mmap)
     except TypeError:  # it does not say
         return False
+
+
+def _views(array: Any) -> Iterator[Any]:
+    """Yields an array, the one whose memory it shows, and so on."""
+    while isinstance(array, np.ndarray):
+        yield array
+        array = array.base
 
 
 class MappedFiles:

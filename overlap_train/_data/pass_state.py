@@ -84,7 +84,7 @@ def _fits(variable: CapturedVariable, array: Any) -> bool:
 
 _LARGEST_SEED = (1 << 63) - 1
 _A_SHUFFLE = "shuffle"
-_IGNORE = 1  # that random operations begin anew with each iterator
+_IGNORE = 1  # random operations, which are made anew with each iterator, and Python that only looks up
 
 
 @looked_up_once
@@ -134,7 +134,7 @@ class PassSeeds:
             return None
         try:
             if states is None:
-                states = _new_state(dataset)
+                states = state_of(iter(dataset))
             seeds = cls(dataset, states)
             seeds.iterator(0)
         except (ValueError, LookupError, tf.errors.OpError):
@@ -166,7 +166,7 @@ def noted_orders(dataset: Any) -> Callable[[], None] | None:
     """
     states = []
     for stage in filter(is_reordering, stages_of(dataset)):
-        parts, following = _plain_parts(_new_state(stage)), _plain_parts(_new_state(stage))
+        parts, following = _plain_parts(state_of(iter(stage))), _plain_parts(state_of(iter(stage)))
         counts = [(_draws_in(one), _draws_in(other)) for one, other in zip(parts, following, strict=True)]
         for now, after in counts:
             now[:] = [2 * count - later for count, later in zip(now, after, strict=True)]
@@ -182,10 +182,11 @@ def noted_orders(dataset: Any) -> Callable[[], None] | None:
     return put_back
 
 
-def _new_state(dataset: tf.data.Dataset) -> tf.Tensor:
-    """Returns the state of a new iterator, variant[n]."""
-    resource = iter(dataset)._iterator_resource
-    return tf.raw_ops.SerializeIterator(resource_handle=resource, external_state_policy=_IGNORE)
+def state_of(iterator: Any) -> tf.Tensor:
+    """Returns the state of a `tf.data` iterator, variant[n], or raises `tf.errors.OpError`."""
+    return tf.raw_ops.SerializeIterator(
+        resource_handle=iterator._iterator_resource, external_state_policy=_IGNORE
+    )
 
 
 def _iterator_at(dataset: tf.data.Dataset, parts: Sequence[tensor_pb2.VariantTensorDataProto]) -> Any:

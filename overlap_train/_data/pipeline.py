@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from overlap_train._data.batches import prepare, size_bytes
 from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
-from overlap_train._inspection.effects import find_effects, is_kept
+from overlap_train._inspection.effects import is_kept
 from overlap_train._inspection.graph import python_function
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
@@ -38,21 +38,6 @@ _EAGER = (
     "_SkipDataset",
     "_TakeDataset",
     "_ZipDataset",
-)
-
-# Stages that keep nothing outside a pass, if their functions do not.
-_KEEPING_NOTHING = (
-    *_EAGER,
-    "CacheDataset",
-    "_ConcatenateDataset",
-    "_FlatMapDataset",
-    "_RangeDataset",
-    "_RepeatDataset",
-    "_RestructuredDataset",
-    "_ShuffleDataset",
-    "_TensorDataset",
-    "_TensorSliceDataset",
-    "_UnbatchDataset",
 )
 
 _MOST_SERIALIZED_BYTES = 4 << 20
@@ -105,10 +90,10 @@ def cache_files(data: Any) -> frozenset[str]:
 def is_repeatable(dataset: tf.data.Dataset) -> bool:
     """Whether each pass over a dataset gives the same batches, as far as its operations tell.
 
-    False for datasets with random operations or Python functions in them, that reshuffle, and that read what
-    code may set.
+    False for datasets with random operations or Python functions in them, that reshuffle, that read what code
+    may set, and that print or write in each pass.
     """
-    if reorders(dataset) or read_by(dataset) or _has_operation(dataset, "RandomDataset"):
+    if reorders(dataset) or read_by(dataset) or _has_operation(dataset, "RandomDataset", "Print", "Write"):
         return False
     return _keeps_nothing_outside(dataset)
 
@@ -138,15 +123,20 @@ def reads_files(dataset: Any) -> bool:
 def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
     """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's.
 
-    TensorFlow serializes the whole dataset to find out. One that embeds much data is judged by its stages.
+    TensorFlow serializes the whole dataset to find out; of one that embeds much data, a new iterator's state,
+    which takes longer to make but holds no data.
     """
-    if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_SERIALIZED_BYTES:
-        return all(map(_is_known_to_keep_nothing, stages_of(dataset)))
     refuse = 2
     try:
-        tf.raw_ops.DatasetToGraphV2(
-            input_dataset=dataset._variant_tensor, external_state_policy=refuse, strip_device_assignment=True
-        )
+        if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_SERIALIZED_BYTES:
+            iterator = iter(dataset)._iterator_resource
+            tf.raw_ops.SerializeIterator(resource_handle=iterator, external_state_policy=refuse)
+        else:
+            tf.raw_ops.DatasetToGraphV2(
+                input_dataset=dataset._variant_tensor,
+                external_state_policy=refuse,
+                strip_device_assignment=True,
+            )
     except tf.errors.OpError:
         return False
     return True
@@ -157,11 +147,6 @@ def _embedded_bytes(stage: tf.data.Dataset) -> int:
     captured = [tensor for function in stage._functions() for tensor in function.function.captured_inputs]
     tensors = [*getattr(stage, "_tensors", ()), *captured]
     return sum(size_bytes(tensor) for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant))
-
-
-def _is_known_to_keep_nothing(stage: tf.data.Dataset) -> bool:
-    effects = (find_effects(function.function.graph) for function in stage._functions())
-    return type(stage).__name__ in _KEEPING_NOTHING and not keeps_state(stage) and not any(effects)
 
 
 @looked_up_once
@@ -212,8 +197,14 @@ def keeps_more_than_variables(dataset: Any) -> bool:
 
 @looked_up_once
 def hides_a_source(dataset: Any) -> bool:
-    """Whether a function of the pipeline draws from an unknown source; see `hides_sources`."""
-    return any(map(hides_sources, stages_of(dataset)))
+    """Whether a function of the pipeline draws from a source that is no input of its stages.
+
+    That is a dataset that it has captured, an iterator, a queue, a file that is written, the clock.
+    """
+    functions = list(_functions_of(dataset))
+    captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
+    nodes = (node for each in functions for node in nodes_of(each))
+    return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 @looked_up_once
@@ -387,17 +378,6 @@ def rows_of_batches(dataset: Any) -> int | None:
             return min(int(size), rows) if rows > 0 else int(size)
         dataset = sources[0] if len(sources) == 1 else None
     return None
-
-
-def hides_sources(stage: tf.data.Dataset) -> bool:
-    """Whether the functions of one stage draw from a source that is none of its inputs.
-
-    That is a dataset that a function has captured, an iterator, a queue, a file that is written, the clock.
-    """
-    functions = [function.function for function in stage._functions()]
-    captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
-    nodes = (node for each in functions for node in nodes_of(each))
-    return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 def nodes_of(concrete: Any) -> Iterator[Any]:

@@ -81,10 +81,6 @@ class StreamedBatches:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
         return BatchStream(self._begin_pass, self.steps, self._end_pass)
 
-    def stream(self) -> BatchStream:
-        """Starts one validation, as `begin`."""
-        return self.begin()
-
     def close(self) -> None:
         """Ends the last pass and prevents any other. Idempotent; does not wait for a draw."""
         with self._lock:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold, batch_spec, size_bytes, trace_preprocess
+from overlap_train._data.batches import Fold, batch_spec, size_bytes, specs_of_rows, trace_preprocess
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
@@ -37,21 +37,18 @@ class ArrayLayout:
     batch_size: int
 
 
+@dataclass(eq=False)
 class ValidationSource:
     """One validation set. On the training thread, except for what has been read."""
 
-    def __init__(
-        self,
-        recognize: Callable[[], Arrays | Pipeline],
-        *,
-        by_python: bool = False,
-        now: bool = True,
-        device: str | None = None,
-        keeps: bool = True,
-    ) -> None:
-        self.keeps = keeps  # whether its batches may be kept, which draws the first one before it is due
-        self._recognize = recognize
-        self._device = device
+    _recognize: Callable[[], Arrays | Pipeline]
+    _: KW_ONLY
+    by_python: InitVar[bool] = False
+    now: InitVar[bool] = True
+    device: str | None = None
+    keeps: bool = True  # whether its batches may be kept, which draws the first one before it is due
+
+    def __post_init__(self, by_python: bool, now: bool) -> None:
         self._tensors: Any = None
         self._pipeline: Pipeline | None = None
         self.layout: ArrayLayout | None = None  # of dense arrays; None for other data
@@ -59,7 +56,7 @@ class ValidationSource:
         self.left_to_keras = False  # whether Keras reads the arrays itself when it validates
         self.is_read = False
         if now or not by_python:
-            data = recognize()
+            data = self._recognize()
             if now or isinstance(data, Pipeline):
                 self._take(data)
             elif data.dense:
@@ -94,7 +91,7 @@ class ValidationSource:
     def blank(self) -> Any:
         """Returns nested tensors like those of the arrays, but with no rows."""
         assert self.layout is not None
-        with tf.device(self._device):
+        with tf.device(self.device):
             return keras.tree.map_structure(
                 lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), self.layout.specs
             )
@@ -117,7 +114,7 @@ class ValidationSource:
             self._pipeline = data
         elif data.dense:
             self.layout = _layout(data)
-            with tf.device(self._device):
+            with tf.device(self.device):
                 self._tensors = keras.tree.map_structure(tf.convert_to_tensor, data.inputs)
         else:
             self._pipeline = data.pipeline
@@ -167,9 +164,7 @@ class ArrayBatches:
         self._source = source
         self.raw_spec = batch_spec(layout.specs, layout.num_samples, batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
-        self.data_spec = keras.tree.map_structure(  # for any number of rows
-            lambda t: tf.TensorSpec([None, *t.shape[1:]], t.dtype), layout.specs
-        )
+        self.data_spec = specs_of_rows(layout.specs, None)  # for any number of rows
         self.fold = ArrayFold(layout.num_samples, batch_size)
         self.first_rows = min(batch_size, layout.num_samples)
         available = math.ceil(layout.num_samples / batch_size)
@@ -194,16 +189,12 @@ class ArrayBatches:
 
     def stream(self) -> BatchStream:
         """Returns the slices one by one."""
-        size = self.fold.batch_size
 
-        def rows_from(first: int) -> Any:
-            def take(tensor: tf.Tensor) -> tf.Tensor:
-                with tf.device(tensor.device):  # or all rows would be copied to the current device
-                    return tensor[first : first + size]
+        def batch(index: int) -> Any:
+            with tf.device(keras.tree.flatten(self.held)[0].device):  # or all rows would be copied elsewhere
+                return self.fold.batch(self.held, index)
 
-            return keras.tree.map_structure(take, self.held)
-
-        return BatchStream(lambda _: map(rows_from, range(0, self.num_batches * size, size)), None)
+        return BatchStream(lambda _: map(batch, range(self.num_batches)), None)
 
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches

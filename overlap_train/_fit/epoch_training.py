@@ -74,7 +74,7 @@ class EpochTraining:
         """Makes one compiled call of at most `steps` steps."""
         first, warm, stepwise = self.cursor.steps, self.warm, self.deliveries.stepwise
         is_alone = warm and self._suite.idle
-        self._suite.admit_beside(self.idle.count)
+        self._suite.admit(self.idle.count, beside_call=True)
         steps = self._capped(steps)
         if not warm:
             self.progress.preparing("compiling the training step")

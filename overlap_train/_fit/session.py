@@ -164,7 +164,7 @@ class FitSession:
             # A training that is stopped before an epoch's first step makes one call all the same.
             done = self._train_call(epoch)
             if done.steps:  # the call that finds the end of the data may make none
-                self._last_logs = done.logs or {}
+                self._last_logs = done.logs
             if self._deliveries.deliver_ready() or (done.halted and self._halt(done)):
                 return
             broken_off = bool(done.steps and self._model.stop_training)

@@ -12,9 +12,9 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._data.iterators import next_batch
+from overlap_train._data.iterators import drawn_from, next_batch, step_through
 from overlap_train._inspection.graph import iterator_over_nothing
-from overlap_train._training.loops import SCALAR, Loop, StepsDone, carried, last_logs
+from overlap_train._training.loops import SCALAR, Loop, StepsDone
 from overlap_train._training.step import Batch, Logs, Step, require_logs
 from overlap_train._training.strategy import Replicas
 
@@ -37,12 +37,12 @@ class IteratorLoop(Loop):
         if exhausted:
             cursor.exhausted()
             self._step.find_no_batch()
-        return StepsDone(steps, exhausted, not bool(finite), last_logs(self._step, steps, logs))
+        last = self._step.logs.packed(logs) if steps else {}
+        return StepsDone(steps, exhausted, not bool(finite), last)
 
     def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
         """Return whether there is another batch, and what gets it."""
-        batch = iterator.get_next_as_optional()
-        return batch.has_value(), batch.get_value
+        return drawn_from(iterator)
 
     def on_nothing(self, feed: Feed) -> Callable[[], object] | None:
         iterator = iterator_over_nothing(feed.element_spec)
@@ -58,26 +58,16 @@ class IteratorLoop(Loop):
         return concrete
 
     def _run_many(self, iterator: Any, count: tf.Tensor) -> tuple[Any, ...]:
-        true, false = tf.constant(True), tf.constant(False)
-        empty, shapes = carried(self._step)
-
-        def body(index: tf.Tensor, _: tf.Tensor, finite: tf.Tensor, logs: Any) -> tuple[Any, ...]:
-            more, batch = self._draw(iterator)
-
-            def step() -> tuple[Any, ...]:
-                return (index + 1, true, *self._step.run_and_check(batch()))
-
-            following: tuple[Any, ...] = tf.cond(more, step, lambda: (index, false, finite, logs))
-            return following
-
-        result: tuple[Any, ...] = tf.while_loop(
-            lambda index, more, finite, _: (index < count) & more & finite,
-            body,
-            (tf.constant(0, tf.int64), true, true, empty),
-            shape_invariants=(SCALAR, SCALAR, SCALAR, shapes),
-            parallel_iterations=1,
+        carried = self._step.logs
+        steps, more, (finite, logs) = step_through(
+            lambda: self._draw(iterator),
+            lambda batch, _: self._step.run_and_check(batch),
+            count,
+            (tf.constant(True), carried.empty()),
+            (SCALAR, carried.shapes),
+            goes_on=lambda finite_and_logs: finite_and_logs[0],
         )
-        return result
+        return steps, more, finite, logs
 
 
 class HostsLoop(IteratorLoop):
@@ -89,8 +79,7 @@ class HostsLoop(IteratorLoop):
         self._spec = element_spec
 
     def _draw(self, iterator: Any) -> tuple[tf.Tensor, Callable[[], Batch]]:
-        batch = iterator.get_next_as_optional()
-        has_rows, strategy = batch.has_value(), self._replicas.strategy
+        (has_rows, batch), strategy = drawn_from(iterator), self._replicas.strategy
 
         def count() -> tf.Tensor:
             context = tf.distribute.get_replica_context()
@@ -98,7 +87,7 @@ class HostsLoop(IteratorLoop):
 
         counts = strategy.run(tf.autograph.experimental.do_not_convert(count))
         more = strategy.experimental_local_results(counts)[0] > 0
-        return more, lambda: tf.cond(has_rows, batch.get_value, self._no_rows)
+        return more, lambda: tf.cond(has_rows, batch, self._no_rows)
 
     def _no_rows(self) -> Batch:
         def none(spec: tf.TensorSpec) -> tf.Tensor:
@@ -116,7 +105,7 @@ class EagerLoop(Loop):
         self._step = step
 
     def run(self, cursor: Cursor, max_steps: int) -> StepsDone:
-        logs: Logs | None = None
+        logs: Logs = {}
         for steps in range(max_steps):
             batch = self._next_batch(cursor)
             if batch is None:

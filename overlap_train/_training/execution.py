@@ -225,7 +225,7 @@ def _loop_key(task: Task) -> tuple[Hashable, ...]:
         Same(step.traced),
         str(feed.element_spec),
         step.halts,
-        step.logs is not None,
+        bool(step.logs.specs),
         str([(tensor.shape[1:], tensor.dtype) for tensor in tensors]),
         getattr(feed, "batch_size", None),
         Same(feed.preprocess) if isinstance(feed, ArrayFeed) else None,

@@ -10,13 +10,13 @@ import abc
 import functools
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
+from overlap_train._data.batches import specs_of_rows
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
 from overlap_train._support.closing import Closing
@@ -65,7 +65,7 @@ class StepsDone:
     steps: int
     exhausted: bool = False  # the data ended before the steps that were asked for
     halted: bool = False  # the loop ended itself because the loss was no longer finite
-    logs: Logs | None = None  # of the last step, unless the model's metrics have the same values
+    logs: Logs = field(default_factory=dict)  # carried from the last step, if one was made
 
 
 class Loop(Closing):
@@ -123,7 +123,7 @@ class ArrayLoop(Loop):
         reached, finite, logs = self._many(arrays_of(cursor).tensors, cursor.current_pass, first, last)
         steps = int(reached) - cursor.seen
         cursor.advance(steps)
-        return StepsDone(steps, halted=not bool(finite), logs=last_logs(self._step, steps, logs))
+        return StepsDone(steps, halted=not bool(finite), logs=self._step.logs.packed(logs))
 
     def on_nothing(self, feed: Feed) -> Callable[[], object]:
         assert isinstance(feed, ArrayFeed)
@@ -138,18 +138,17 @@ class ArrayLoop(Loop):
             def body(index: tf.Tensor, *_: Any) -> tuple[Any, ...]:
                 return (index + 1, *step.run_and_check(feed.batch(order, index, tensors, full=compiled)))
 
-            empty, shapes = carried(step)
             result: tuple[Any, ...] = tf.while_loop(
                 lambda index, finite, _: tf.logical_and(index < last, finite),
                 body,
-                (first, tf.constant(True), empty),
-                shape_invariants=(SCALAR, SCALAR, shapes),
+                (first, tf.constant(True), step.logs.empty()),
+                shape_invariants=(SCALAR, SCALAR, step.logs.shapes),
                 parallel_iterations=1,
             )
             return result
 
         rows = feed.num_samples if compiled else None
-        specs = keras.tree.map_structure(lambda t: tf.TensorSpec([rows, *t.shape[1:]], t.dtype), feed.tensors)
+        specs = specs_of_rows(feed.tensors, rows)
         order, number = tf.TensorSpec([rows], tf.int64), tf.TensorSpec([], tf.int64)
         function = tf.function(many, autograph=False, jit_compile=compiled or None)
         concrete: Callable[..., Any] = function.get_concrete_function(specs, order, number, number)
@@ -157,16 +156,6 @@ class ArrayLoop(Loop):
 
 
 SCALAR = tf.TensorShape([])
-
-
-def carried(step: Step) -> tuple[list[tf.Tensor], list[tf.TensorShape]]:
-    """Return what stands for the logs before the first step, and the shapes of the logs."""
-    return (step.logs.empty(), step.logs.shapes) if step.logs is not None else ([], [])
-
-
-def last_logs(step: Step, steps: int, tensors: list[tf.Tensor]) -> Logs | None:
-    """Return the logs of a loop's last step, if it carried them and made one."""
-    return step.logs.packed(tensors) if step.logs is not None and steps else None
 
 
 def arrays_of(cursor: Cursor) -> ArrayFeed:

@@ -173,31 +173,27 @@ class _Part:
         return rows_between(structure, self.begin, self.end)
 
 
+@dataclasses.dataclass(eq=False)
 class SplitStep:
     """`keras.Model.train_step` with the batch in parts, for a model without an obstacle (`find_obstacle`).
 
-    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`.
+    The parts differ by one row at most. Batches of fewer rows than there are parts go to `whole`. Either way
+    the step is put into what is `around`.
     """
 
-    def __init__(
-        self,
-        model: keras.Model,
-        parts: int,
-        whole: StepFunction,
-        around: Callable[[StepFunction], StepFunction] = lambda step: step,
-    ) -> None:
-        self._model = model
-        self._parts = parts
-        self._whole = around(whole)
-        self._split = around(self._in_parts)
+    _model: keras.Model
+    _parts: int
+    _whole: StepFunction
+    _around: Callable[[StepFunction], StepFunction]
 
     def __call__(self, batch: Batch) -> Logs:
         """Make one step."""
+        whole, split = self._around(self._whole), self._around(self._in_parts)
         leaf = leaves_of(batch)[0]
         if leaf.shape[0] is not None:
-            return self._split(batch) if leaf.shape[0] >= self._parts else self._whole(batch)
+            return split(batch) if leaf.shape[0] >= self._parts else whole(batch)
         enough = tf.shape(leaf)[0] >= self._parts
-        logs: Logs = tf.cond(enough, lambda: self._split(batch), lambda: self._whole(batch))
+        logs: Logs = tf.cond(enough, lambda: split(batch), lambda: whole(batch))
         return logs
 
     def _in_parts(self, batch: Batch) -> Logs:

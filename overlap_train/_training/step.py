@@ -47,8 +47,8 @@ class Step:
         self._listened_to = listened_to or halt_on_nonfinite
         self.halts = halt_on_nonfinite  # at the first loss that is not finite
         self.traced: TracedFunction | None = None
-        # None where nothing reads them, since the model's metrics have the same values at any later time.
-        self.logs: CarriedLogs | None = None
+        # None of them where nobody reads them: the model's metrics have the same values at any later time.
+        self.logs = NO_LOGS
         # Whether an epoch's logs are the last step's: Keras takes the metrics where both have the same names.
         self.own_logs = True
         self._present_metrics: Sequence[keras.metrics.Metric] = ()
@@ -78,7 +78,7 @@ class Step:
         self.own_logs = varies or set(traced.outputs) != set(model.get_metrics_result())
         self._present_metrics = [] if self.own_logs else list(model.metrics)
         self._methods = keras_metrics.custom_methods(model)
-        self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else None
+        self.logs = CarriedLogs(traced.outputs) if self.own_logs or self._listened_to else NO_LOGS
         self.metrics = metrics if metrics is not None else MetricsReader(self._read_metrics)
 
     def changed_metrics(self) -> str | None:
@@ -118,7 +118,7 @@ class Step:
         finite = tf.constant(True)
         if self.halts and "loss" in logs:
             finite = tf.reduce_all(tf.math.is_finite(logs["loss"]))
-        return finite, self.logs.flat(logs) if self.logs is not None else []
+        return finite, self.logs.flat(logs)
 
 
 class CarriedLogs:
@@ -143,7 +143,9 @@ class CarriedLogs:
         return [tf.zeros(shape, spec.dtype) for shape, spec in zip(shapes, self.specs, strict=True)]
 
     def flat(self, logs: Any) -> list[tf.Tensor]:
-        """Return a step's logs as flat tensors."""
+        """Return a step's logs as flat tensors, if any are carried."""
+        if not self.specs:
+            return []
         tensors = tf.nest.map_structure(lambda v: v if v is None else tf.convert_to_tensor(v), logs)
         leaves = tf.nest.flatten(tensors, expand_composites=True)
         return [leaf for leaf in leaves if leaf is not None]
@@ -154,6 +156,9 @@ class CarriedLogs:
         leaves = [None if is_none else next(rest) for is_none in self._is_none]
         logs: Logs = tf.nest.pack_sequence_as(self._structure, leaves, expand_composites=True)
         return logs
+
+
+NO_LOGS = CarriedLogs({})
 
 
 class MetricsReader:

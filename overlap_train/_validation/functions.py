@@ -70,8 +70,8 @@ def add_functions(
         validates = fit_arguments.epoch_selector(freq, name="freq")
         private = _private_model(name, function, request)
         if isinstance(private, Reason):
-            values = functools.partial(_values, name, function.function, request.model)
-            live = LiveRunner(values, private, request.state, request.on_span, function=name)
+            values = functools.partial(_values, function.function, request.model)
+            live = LiveRunner(values, request.state, request.on_span, private, function=name)
             suite.add_function(NamedRunner(name, live, validates), None)
             continue
         pool = resources.enter_context(WorkerPool(1, name=f"validation-{name}"))
@@ -97,34 +97,25 @@ def _private_model(
         ) from error
 
 
+@dataclass(eq=False)
 class FunctionRunner(Runner):
     """Has a function called for snapshots on a thread of its own. Belongs to the training thread.
 
     On several hosts the chief calls it, and the others get its values.
     """
 
-    def __init__(
-        self,
-        name: str,
-        function: Callable[[keras.Model], Any],
-        private: PrivateModel,
-        pool: WorkerPool,
-        request: FunctionRequest,
-    ) -> None:
-        self._name = name
-        self._function = function
-        self._private = private
-        self._pool = pool
-        self._model = request.model
-        self._on_span = request.on_span
-        self._hosts = request.hosts
+    _name: str
+    _function: Callable[[keras.Model], Any]
+    _private: PrivateModel
+    _pool: WorkerPool
+    _request: FunctionRequest
 
     def start(self, snapshot: Snapshot) -> list[Future[ShardOutcome]]:
         """Begins to evaluate a snapshot."""
-        if not self._hosts.is_chief:
+        if not self._request.hosts.is_chief:
             return []
         # All that precedes this epoch's end has been delivered, and no hook of a later one has been called.
-        attributes, settings = Attributes.of(self._model), thread_settings()
+        attributes, settings = Attributes.of(self._request.model), thread_settings()
         run = contextvars.copy_context().run
         return [self._pool.submit(run, self._work, snapshot, attributes, settings)]
 
@@ -137,8 +128,9 @@ class FunctionRunner(Runner):
 
     def merge(self, outcomes: Sequence[ShardOutcome], values: Values) -> ValidationResult:
         """Returns the chief's result, on all hosts."""
-        own = super().merge(outcomes, values).metrics if self._hosts.is_chief else None
-        return ValidationResult(self._hosts.from_chief(own), of_function=True)
+        hosts = self._request.hosts
+        own = super().merge(outcomes, values).metrics if hosts.is_chief else None
+        return ValidationResult(hosts.from_chief(own), of_function=True)
 
     def _work(self, snapshot: Snapshot, attributes: Attributes, settings: Mapping[str, Any]) -> ShardOutcome:
         start_s = time.monotonic()
@@ -146,14 +138,14 @@ class FunctionRunner(Runner):
         private = self._private
         private.adopt(snapshot.values, attributes)
         with routes.suspended():  # or `install` would evaluate its model by workers of its own
-            result = ValidationResult(_values(self._name, self._function, private.model), of_function=True)
+            result = ValidationResult(_values(self._function, private.model), of_function=True)
         span = span_since(start_s, snapshot, function=self._name)
-        self._on_span(span)
+        self._request.on_span(span)
         return ShardOutcome(result, span)
 
 
 def _values(
-    name: str, function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
+    function: Callable[[keras.Model], Any], model: keras.Model, *_: keras.callbacks.CallbackList
 ) -> Mapping[str, float]:
     """Returns a function's values by name."""
     return metric_values(function(model))

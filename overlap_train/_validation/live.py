@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import keras
@@ -29,41 +29,33 @@ Validates = Callable[[keras.callbacks.CallbackList], Mapping[str, Any]]
 """Makes one validation of the model as it is, calling `on_test_*`, and returns the logs."""
 
 
+@dataclass(eq=False)
 class LiveRunner(Runner):
     """Validates the model as it is, when its epoch is delivered. Belongs to the training thread.
 
-    `function` is the name of an evaluation function that does so; None for a validation set.
+    `function` is the name of an evaluation function that does so; None for a validation set. `end` ends what
+    the data began.
     """
 
-    def __init__(
-        self,
-        validate: Validates,
-        reason: Reason | None,
-        state: ModelState,
-        on_span: Callable[[Span], None],
-        *,
-        function: str | None = None,
-        rewindable: bool = True,
-        close: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._validate = validate
-        self._state = state
-        self._on_span = on_span
-        self._function = function
-        self._close = close
-        self.in_step = reason
-        self.rewindable = rewindable
+    _validate: Validates
+    _state: ModelState
+    _on_span: Callable[[Span], None]
+    in_step: Reason | None
+    _: KW_ONLY
+    function: str | None = None
+    rewindable: bool = True
+    end: Callable[[], None] = lambda: None
 
     def run(self, callbacks: keras.callbacks.CallbackList, snapshot: Snapshot | None) -> ShardOutcome:
         """Validates the model as it is."""
         start_s = time.monotonic()
         logs = dict(self._validate(callbacks))
-        if self._function is None:
+        if self.function is None:
             result = ValidationResult(logs, (), self._state.read_metrics())
             span = span_since(start_s, snapshot, shard=0)
         else:
             result = ValidationResult(logs, of_function=True)
-            span = span_since(start_s, snapshot, function=self._function)
+            span = span_since(start_s, snapshot, function=self.function)
         self._on_span(span)
         return ShardOutcome(result, span)
 
@@ -75,8 +67,7 @@ class LiveRunner(Runner):
         return replace(result, metrics=keras_metrics.python_logs(result.metrics))
 
     def close(self) -> None:
-        """Ends what the data began."""
-        self._close()
+        self.end()
 
 
 @dataclass

@@ -8,6 +8,7 @@ the snapshot's values. Of a `PyDataset` the state is told, as of one that is tra
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from overlap_train._data.pass_state import SourceState
@@ -18,18 +19,13 @@ from overlap_train._support.arguments import is_count
 _MOST = 10**7
 
 
+@dataclass(frozen=True)
 class ValidationPasses:
     """Tells how far the validation sets of a fit have been drawn, and gets there. On the training thread."""
 
-    def __init__(
-        self,
-        sets: Mapping[str, StreamedBatches],
-        say: Callable[[str], None],
-        sources: Mapping[str, SourceState] | None = None,
-    ) -> None:
-        self._sets = sets
-        self._sources = sources or {}
-        self._say = say
+    _sets: Mapping[str, StreamedBatches]
+    _say: Callable[[str], None]
+    _sources: Mapping[str, SourceState] = field(default_factory=dict)
 
     def standing(self) -> dict[str, Any]:
         """Returns how far they have been drawn, in values for a checkpoint. No validation is under way."""
@@ -41,30 +37,18 @@ class ValidationPasses:
         if not isinstance(stood, Mapping) or not stood.keys() >= self._sets.keys() | self._sources.keys():
             raise ValueError("it does not say how often its validation data has been drawn")
         for name, source in self._sources.items():
-            others = source.put_back(_state_in(stood[name]))
+            place = _checked(stood[name], "state", lambda state: isinstance(state, dict))
+            others = source.put_back(place["state"])
             if others:
+                of = f" of set {name!r}" if name else ""
                 names = ", ".join(others)
-                self._say(
-                    f"of the validation data{_of(name)} these attributes are others than before: {names}"
-                )
+                self._say(f"of the validation data{of} these attributes are others than before: {names}")
         for name, each in self._sets.items():
-            each.go_on(_checked(stood[name]))
+            each.go_on(_checked(stood[name], "made", lambda made: is_count(made, _MOST)))
 
 
-def _of(name: str) -> str:
-    return f" of set {name!r}" if name else ""
-
-
-def _state_in(place: Any) -> Mapping[str, Any]:
-    """Returns the state of a source, if there is one."""
-    state = place.get("state") if isinstance(place, dict) else None
-    if not isinstance(state, dict):
-        raise ValueError(f"what it says of the state of its validation data is invalid ({place!r:.160})")
-    return state
-
-
-def _checked(place: Any) -> dict[str, Any]:
-    """Returns how far a set has been drawn, if that makes sense."""
-    if not isinstance(place, dict) or not is_count(place.get("made"), _MOST):
-        raise ValueError(f"what it says of the passes over its validation data is invalid ({place!r:.160})")
+def _checked(place: Any, key: str, is_valid: Callable[[Any], bool]) -> dict[str, Any]:
+    """Returns what a checkpoint says of a set, if that makes sense."""
+    if not isinstance(place, dict) or not is_valid(place.get(key)):
+        raise ValueError(f"what it says of its validation data is invalid ({place!r:.160})")
     return place

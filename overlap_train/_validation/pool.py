@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from overlap_train._support.closing import Closing
-from overlap_train._support.threads import leaves_nothing
+from overlap_train._support.threads import leaves_nothing, start
 from overlap_train.errors import ValidationTimeoutError
 
 J = TypeVar("J")
@@ -95,7 +95,7 @@ class ShardQueue(Generic[J]):
         with self._changed:
             self._hold_until_s = time.monotonic() + seconds
 
-    def close(self) -> list[J]:
+    def end(self) -> list[J]:
         """Lets no further job begin, takes out those that wait, and sends the workers home."""
         with self._changed:
             self._closed = True
@@ -149,15 +149,15 @@ class _Job(Generic[T]):
             self.future.set_result(result)
 
 
-class WorkerPool(Closing):
+class WorkerPool(ShardQueue[_Job[Any]], Closing):
     """A fixed number of named threads. As a context manager it warns of those that do not end."""
 
     def __init__(self, workers: int, name: str = "validation") -> None:
         if workers < 1:
             raise ValueError(f"workers must be at least 1; got {workers}")
-        self._jobs: ShardQueue[_Job[Any]] = ShardQueue()
+        super().__init__()
         self._threads = [
-            threading.Thread(target=_work, args=(self._jobs,), name=f"{name}-{i}", daemon=True)
+            threading.Thread(target=_work, args=(self,), name=f"{name}-{i}", daemon=True)
             for i in range(workers)
         ]
         self._start()
@@ -166,17 +166,12 @@ class WorkerPool(Closing):
         """Starts all threads, or none."""
         for number, thread in enumerate(self._threads):
             try:
-                thread.start()
-            except BaseException as error:
-                _drain(self._jobs)
+                start(thread)
+            except BaseException:
+                self._cancel_waiting()
                 for other in self._threads[:number]:
                     other.join(_CLOSE_S)
-                if not isinstance(error, RuntimeError):
-                    raise
-                raise RuntimeError(
-                    f"thread {number + 1} of {len(self._threads)} could not be started ({error}); ask for "
-                    "fewer workers, or raise the limit of threads (ulimit -u, pids.max of the container)"
-                ) from error
+                raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -203,29 +198,20 @@ class WorkerPool(Closing):
     def submit(self, function: Callable[..., T], *arguments: Any) -> Future[T]:
         """Appends a job; jobs are begun in this order."""
         job = _Job(function, arguments)
-        self._jobs.put(job)
+        self.put(job)
         return job.future
-
-    @property
-    def idle(self) -> bool:
-        """Whether no job is under way or waits."""
-        return self._jobs.idle
-
-    def admit(self, most: int | None, *, after_s: float = 0.0) -> None:
-        """Lets waiting jobs begin, up to `most` at once from now on; None for all workers."""
-        self._jobs.admit(most, after_s=after_s)
-
-    def hold(self, seconds: float) -> None:
-        """Lets no job begin before `admit`, or before this time has passed."""
-        self._jobs.hold(seconds)
 
     def close(self, timeout_s: float = _CLOSE_S) -> bool:
         """Drops the jobs that have not begun, and waits for those that have. Idempotent."""
-        _drain(self._jobs)
+        self._cancel_waiting()
         deadline_s = time.monotonic() + timeout_s
         for thread in self._threads:
             thread.join(max(0.0, deadline_s - time.monotonic()))
         return not any(thread.is_alive() for thread in self._threads)
+
+    def _cancel_waiting(self) -> None:
+        for job in self.end():
+            job.future.cancel()
 
 
 @leaves_nothing
@@ -236,8 +222,3 @@ def _work(jobs: ShardQueue[_Job[Any]]) -> None:
         finally:
             del job  # or the last job's snapshot would live until the next one comes
             jobs.done()
-
-
-def _drain(jobs: ShardQueue[_Job[Any]]) -> None:
-    for job in jobs.close():
-        job.future.cancel()

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -27,38 +28,33 @@ from overlap_train.records import ShardOutcome, Span, ValidationResult
 _FIXED_PARTS = 4  # of a process whose results must not depend on the number of its workers
 
 
+@dataclass(eq=False)
 class ValidationRunner(Runner):
     """Evaluates snapshots on one validation set with a pool of workers. Belongs to the training thread.
 
-    `parts` is into how many parts the set is divided. Each device is prepared once, by a worker.
+    `parts` is into how many parts the set is divided. Each device is prepared once, by a worker, with values
+    that are `present` if they are needed.
     """
 
-    def __init__(
-        self,
-        evaluator: SnapshotEvaluator,
-        batches: Batches,
-        pool: WorkerPool,
-        on_span: Callable[[Span], None],
-        present: Values | None,
-        *,
-        devices: Sequence[str] = (),
-        hosts: Hosts | None = None,
-        least: int | None = None,
-        keep_bytes: int = 0,
-    ) -> None:
-        self.evaluator = evaluator
-        self._batches = batches
+    evaluator: SnapshotEvaluator
+    _batches: Batches
+    _pool: WorkerPool
+    _on_span: Callable[[Span], None]
+    present: InitVar[Values | None]
+    _: KW_ONLY
+    devices: Sequence[str] = ()
+    hosts: InitVar[Hosts | None] = None
+    least: int | None = None  # batches that do for the number that was asked for
+    keep_bytes: int = 0
+
+    def __post_init__(self, present: Values | None, hosts: Hosts | None) -> None:
+        batches, evaluator = self._batches, self.evaluator
         self._streamed = batches if isinstance(batches, StreamedBatches) else None
-        self._pool = pool
-        self._on_span = on_span
-        self._devices = devices
-        self._least = least
-        self._keep_bytes = keep_bytes
         # Each host evaluates all of what cannot be divided, and the results are compared.
         self.divides = evaluator.indivisible is None and self._streamed is None
         self._hosts: Hosts = hosts if hosts is not None and self.divides else Hosts()
         # Parts are added up, which rounds by how many there are.
-        self.parts = _FIXED_PARTS if ways_are_fixed() else pool.workers
+        self.parts = _FIXED_PARTS if ways_are_fixed() else self._pool.workers
         if evaluator.indivisible or (keras_training.is_deterministic() and not ways_are_fixed()):
             self.parts = 1
         if self._hosts.count > 1:
@@ -74,7 +70,7 @@ class ValidationRunner(Runner):
         self._data_lock = threading.Lock()
         # While the training traces its first step. A function that is run meanwhile would be prepared twice.
         self._preparations: dict[str | None, Future[None]] = {
-            device: pool.submit(self._prepare, device, present)
+            device: self._pool.submit(self._prepare, device, present)
             for device in dict.fromkeys(self._device(index) for index in range(self.parts))
         }
 
@@ -92,7 +88,7 @@ class ValidationRunner(Runner):
         hosts = self._hosts_of(alone=alone)
         stream = None if self._streamed is None else self._streamed.begin()
         if stream is not None and self.draws_in_order:
-            stream.keep_ahead(self._keep_bytes)
+            stream.keep_ahead(self.keep_bytes)
             self._stream_in_order = stream
         if isinstance(self._batches, ArrayBatches):
             _ = self._batches.held  # read here, on the training thread, which may change them later
@@ -147,8 +143,8 @@ class ValidationRunner(Runner):
         count = self._batches.last_count
         if results and self._streamed is not None:
             count = sum(result.batches for result in results)  # another one may have been made since
-        if count < (self._least or 1):
-            warn_out_of_data(asked=self._least is not None)
+        if count < (self.least or 1):
+            warn_out_of_data(asked=self.least is not None)
         if count and self._streamed is not None:
             self._streamed.warn_of_end()
 
@@ -164,7 +160,7 @@ class ValidationRunner(Runner):
 
     def _device(self, index: int) -> str | None:
         """Where a part is evaluated; None leaves it to TensorFlow."""
-        return self._devices[index % len(self._devices)] if self._devices else None
+        return self.devices[index % len(self.devices)] if self.devices else None
 
     def _prepare(self, device: str | None, values: Values | None) -> None:
         """Fills the cache, and warms the evaluator up with values if there are any."""

@@ -277,11 +277,11 @@ def _live_runner(
         validate.on_pass = each.batches.passed
     return LiveRunner(
         validate,
-        each.live,
         state,
         on_span,
+        each.live,
         rewindable=not request.sources.is_only_once(each.name),
-        close=evaluate.close,
+        end=evaluate.close,
     )
 
 

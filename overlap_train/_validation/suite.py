@@ -118,17 +118,13 @@ class ValidationSuite:
         """Whether batches are drawn before the training goes on, and behind all that came before."""
         return any(isinstance(runner, ValidationRunner) and runner.draws_in_order for runner in self._runners)
 
-    def admit(self, most: int | None) -> None:
-        """Lets the workers go on, up to `most` of them at once; None for all."""
-        self._admit(most, after_s=0.0)
+    def admit(self, most: int | None, *, beside_call: bool = False) -> None:
+        """Lets the workers go on, up to `most` of those of the sets at once; None for all.
 
-    def admit_beside(self, most: int) -> None:
-        """The same for a training call that is about to begin; who has been held lets it begin first."""
-        self._admit(most, after_s=_HEAD_START_S)
-
-    def _admit(self, most: int | None, *, after_s: float) -> None:
+        Those that have been held let a training call that is about to begin go first.
+        """
         for pool in self._pools:
-            pool.admit(most if pool is self._pool else None, after_s=after_s)
+            pool.admit(most if pool is self._pool else None, after_s=_HEAD_START_S if beside_call else 0.0)
 
     @property
     def _pools(self) -> list[WorkerPool]:

@@ -86,10 +86,9 @@ class ValidationSources:
     def __post_init__(self) -> None:
         self.begun: set[str] = set()  # the sets of which a validation has been due
         self._steps: dict[str, int | None] = {}  # of those that have been asked for
-        self._data: dict[str, tuple[Any, Any, Any]] = {}
+        unpack = keras.utils.unpack_x_y_sample_weight
+        self._data = {name: unpack(each.data) for name, each in self._sets.items()}
         self._sources: dict[str, ValidationSource] = {}  # what has been looked at
-        for name, validation_set in self._sets.items():
-            self._data[name] = keras.utils.unpack_x_y_sample_weight(validation_set.data)
 
     def steps(self, name: str) -> int | None:
         """Returns how many batches a validation is to have, as Keras rounds them; None for all."""

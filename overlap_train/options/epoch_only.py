@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from overlap_train._support.arguments import require_instance
+
+
+def _passed_on(hook: str) -> Callable[..., None]:
+    """Return the method that calls this hook of the wrapped callback."""
+
+    def call(self: EpochOnly, *arguments: Any, **logs: Any) -> None:
+        getattr(self.callback, hook)(*arguments, **logs)
+
+    return call
 
 
 class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
@@ -25,7 +34,7 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         """Wrap a callback.
 
         Args:
-            callback: called at the beginnings and ends of trainings, epochs and validations.
+            callback: called at the beginnings and ends of trainings, epochs, validations and predictions.
 
         Raises:
             TypeError: `callback` is not a Keras callback.
@@ -44,6 +53,12 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         """Whether the callback is called on all hosts."""
         return getattr(self.callback, "on_all_hosts", False) is True
 
+    @property
+    def on_step_validation(self) -> Callable[..., None] | None:
+        """The callback's own, if it takes the results of validations inside epochs."""
+        listener: Callable[..., None] | None = getattr(self.callback, "on_step_validation", None)
+        return listener
+
     def set_model(self, model: keras.Model) -> None:
         """Pass the model to the callback."""
         super().set_model(model)
@@ -54,26 +69,11 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         super().set_params(params)
         self.callback.set_params(params)
 
-    def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the callback's `on_train_begin`."""
-        self.callback.on_train_begin(logs)
-
-    def on_train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the callback's `on_train_end`."""
-        self.callback.on_train_end(logs)
-
-    def on_epoch_begin(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the callback's `on_epoch_begin`."""
-        self.callback.on_epoch_begin(epoch, logs)
-
-    def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the callback's `on_epoch_end`, with the logs."""
-        self.callback.on_epoch_end(epoch, logs)
-
-    def on_test_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the callback's `on_test_begin`."""
-        self.callback.on_test_begin(logs)
-
-    def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Call the callback's `on_test_end`, with the logs."""
-        self.callback.on_test_end(logs)
+    on_train_begin = _passed_on("on_train_begin")
+    on_train_end = _passed_on("on_train_end")
+    on_epoch_begin = _passed_on("on_epoch_begin")
+    on_epoch_end = _passed_on("on_epoch_end")
+    on_test_begin = _passed_on("on_test_begin")
+    on_test_end = _passed_on("on_test_end")
+    on_predict_begin = _passed_on("on_predict_begin")
+    on_predict_end = _passed_on("on_predict_end")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from overlap_train._support.arguments import (
-    LARGEST,
     Auto,
+    T,
     freeze,
     is_text,
     require_choice,
@@ -20,6 +21,7 @@ __all__ = ["Auto", "ExecutionPlan"]
 _LOOPS = ("auto", "in_memory", "iterator")
 _KERNELS = ("auto", "keras", "fast")
 _MOST_SPLITS = 4096
+_COUNT: Mapping[str, Any] = {"minimum": 1, "expected": "an integer or 'auto'"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,15 +66,14 @@ class ExecutionPlan:
     kernels: Literal["auto", "keras", "fast"] = "auto"
 
     def __post_init__(self) -> None:
-        jit = self.jit
         freeze(
             self,
             loop=require_choice("loop", self.loop, _LOOPS),
-            steps_per_call=_count_or_auto("steps_per_call", self.steps_per_call),
-            batch_splits=_count_or_auto("batch_splits", self.batch_splits, maximum=_MOST_SPLITS),
-            jit="auto"
-            if is_text(jit, "auto")
-            else require_flag("jit", jit, expected="True, False or 'auto'"),
+            steps_per_call=_or_auto(require_count, "steps_per_call", self.steps_per_call, **_COUNT),
+            batch_splits=_or_auto(
+                require_count, "batch_splits", self.batch_splits, maximum=_MOST_SPLITS, **_COUNT
+            ),
+            jit=_or_auto(require_flag, "jit", self.jit, expected="True, False or 'auto'"),
             kernels=require_choice("kernels", self.kernels, _KERNELS),
         )
         self._check_together()
@@ -96,7 +97,5 @@ class ExecutionPlan:
         return self.batch_splits != "auto" and self.batch_splits > 1
 
 
-def _count_or_auto(name: str, value: Any, *, maximum: int = LARGEST) -> int | Auto:
-    if is_text(value, "auto"):
-        return "auto"
-    return require_count(name, value, minimum=1, maximum=maximum, expected="an integer or 'auto'")
+def _or_auto(require: Callable[..., T], name: str, value: Any, **options: Any) -> T | Auto:
+    return "auto" if is_text(value, "auto") else require(name, value, **options)

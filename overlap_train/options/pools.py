@@ -81,9 +81,8 @@ def configure(
             "by how many threads share it. Set inter_op_threads, which change no result"
         )
     try:
-        if (
-            deterministic and not ways_are_fixed()
-        ):  # other than it may be: raises wherever TensorFlow has started
+        # Another number than it may be raises wherever TensorFlow has started.
+        if deterministic and not ways_are_fixed():
             tf.config.threading.set_inter_op_parallelism_threads(inter + 1)
         tf.config.threading.set_intra_op_parallelism_threads(intra)
         tf.config.threading.set_inter_op_parallelism_threads(inter)

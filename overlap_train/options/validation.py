@@ -20,6 +20,7 @@ from overlap_train._support.arguments import (
 from overlap_train._support.files import require_path
 from overlap_train._support.fit_arguments import epoch_selector
 from overlap_train.options.functions import EvaluationFunction, require_functions
+from overlap_train.options.threads import available_cores
 
 __all__ = ["EvaluatorPolicy", "ValidationPolicy", "ValidationSet"]
 
@@ -151,7 +152,7 @@ class ValidationPolicy:
     def resolved_workers(self) -> int:
         """The number of workers, also where `workers` is None."""
         if self.workers is None:
-            return min(2, os.cpu_count() or 1)
+            return min(2, available_cores())
         return self.workers if isinstance(self.workers, int) else len(self.workers)
 
     @property

@@ -6,11 +6,14 @@ returns is *simulated*, never measured.
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass
+
+import numpy as np
 
 from overlap_train.scheduling.costs import Costs, FixedCosts
 from overlap_train.scheduling.distributor import JobQueue, LayerDistributor
@@ -29,16 +32,13 @@ class BackgroundLoad:
 
     def end_s(self, start_s: float, work_s: float) -> float:
         """Return when work ends that begins at `start_s` and takes `work_s` seconds undisturbed."""
-        busy_s, idle_s = self.duty * self.period_s, (1 - self.duty) * self.period_s
-        per_period = busy_s * self.share + idle_s
+        busy_s = self.duty * self.period_s
+        at_s = 0.0, busy_s, self.period_s  # times of a period, and the work that is done by then
+        done_s = 0.0, busy_s * self.share, busy_s * self.share + self.period_s - busy_s
         phase_s = math.fmod(start_s + self.phase_s, self.period_s)
         # Work that one would have done since the beginning of this period counts as still to do.
-        done_s = phase_s * self.share if phase_s < busy_s else busy_s * self.share + phase_s - busy_s
-        periods, rest_s = divmod(work_s + done_s, per_period)
-        if rest_s <= busy_s * self.share:
-            within_s = rest_s / self.share if self.share else (busy_s if rest_s else 0.0)
-        else:
-            within_s = busy_s + rest_s - busy_s * self.share
+        periods, rest_s = divmod(work_s + float(np.interp(phase_s, at_s, done_s)), done_s[-1])
+        within_s = float(np.interp(rest_s, done_s, at_s)) if rest_s else 0.0
         return max(start_s - phase_s + periods * self.period_s + within_s, start_s)
 
 
@@ -66,11 +66,10 @@ class SimulatedJob:
 
 @dataclass(frozen=True)
 class Simulation:
-    """Jobs in order of completion, when each arrival was done, and the seconds in jobs by device."""
+    """Jobs in order of completion, and when each arrival was done."""
 
     jobs: tuple[SimulatedJob, ...]
     finish_s: tuple[float, ...]
-    busy_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def makespan_s(self) -> float:
@@ -96,75 +95,70 @@ def simulate(
     one takes longer in proportion.
     """
     board = Board(platform, costs if costs is not None else FixedCosts(true_s))
-    queue = JobQueue(tuple(platform.devices))
-    distributor = LayerDistributor(make_policy(policy), board, queue)
-    return _Run(board, queue, distributor, true_s, loads or {}, memory_bytes_per_s).of(arrivals)
+    run = _Run(board, make_policy(policy), true_s, loads or {}, memory_bytes_per_s)
+    for number, arrival in enumerate(arrivals):
+        request = Request(number, arrival.graph, (), arrival.time_s, arrival.priority, arrival.deadline_s)
+        run.at(arrival.time_s, functools.partial(run.distributor.admit, request))
+    run.to_the_end()
+    return Simulation(tuple(run.jobs), tuple(run.finish_s[number] for number in range(len(arrivals))))
 
 
 @dataclass(eq=False)
 class _Run:
     _board: Board
-    _queue: JobQueue
-    _distributor: LayerDistributor
+    policy: InitVar[Policy]
     _true_s: Callable[[Layer, Device], float]
     _loads: Mapping[str, BackgroundLoad]
     _memory_bytes_per_s: float
 
-    def __post_init__(self) -> None:
-        self._platform, self._costs = self._board.platform, self._board.costs
-        self._traffic: dict[int, float] = {}  # bytes a second, by the job that runs
-        self._idle = {device.name: device.slots for device in self._platform.devices}
+    def __post_init__(self, policy: Policy) -> None:
+        self._devices = self._board.platform.devices
+        self._queue = JobQueue(self._devices)
+        self.distributor = LayerDistributor(policy, self._board, self._queue)
+        self._traffic: dict[Job, float] = {}  # bytes a second, by the job that runs
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
-        self._events: list[tuple[float, int, Job | Request, float]] = []
-        self._jobs: list[SimulatedJob] = []
-        self._finish_s: dict[int, float] = {}
+        self.jobs: list[SimulatedJob] = []
+        self.finish_s: dict[int, float] = {}  # by the number of the request
 
-    def of(self, arrivals: Sequence[Arrival]) -> Simulation:
-        for number, arrival in enumerate(arrivals):
-            request = Request(number, arrival.graph, (), arrival.time_s, arrival.priority, arrival.deadline_s)
-            heapq.heappush(self._events, (arrival.time_s, next(self._order), request, 0.0))
+    def at(self, time_s: float, event: Callable[[], None]) -> None:
+        """Have something happen at a time."""
+        heapq.heappush(self._events, (time_s, next(self._order), event))
+
+    def to_the_end(self) -> None:
+        """Have everything happen."""
         while self._events:
-            now_s, _, event, began_s = heapq.heappop(self._events)
-            self._board.now_s = now_s
-            if isinstance(event, Request):
-                self._distributor.admit(event)
-            else:
-                self._end(event, began_s, now_s)
-            if not self._events or self._events[0][0] > now_s:
-                self._start_jobs(now_s)
-        busy_s = {
-            device.name: sum(job.end_s - job.start_s for job in self._jobs if job.device == device.name)
-            for device in self._platform.devices
-        }
-        finish_s = tuple(self._finish_s.get(number, math.nan) for number in range(len(arrivals)))
-        return Simulation(tuple(self._jobs), finish_s, busy_s)
+            self._board.now_s, _, event = heapq.heappop(self._events)
+            event()
+            if not self._events or self._events[0][0] > self._board.now_s:
+                self._start_jobs(self._board.now_s)
 
     def _start_jobs(self, now_s: float) -> None:
-        for device in self._platform.devices:
-            while self._idle[device.name] and (job := self._queue.take_now(device)):
-                self._idle[device.name] -= 1
+        for device in self._devices:
+            while self._has_slot(device) and (job := self._queue.take_now(device)):
                 self._board.started(job)
                 work_s = self._contended_s(job, self._true_s(job.layer, device)) + job.transfer_s
                 load = self._loads.get(device.name)
                 end_s = load.end_s(now_s, work_s) if load else now_s + work_s
-                heapq.heappush(self._events, (end_s, next(self._order), job, now_s))
+                self.at(end_s, functools.partial(self._end, job, now_s))
+
+    def _has_slot(self, device: Device) -> bool:
+        return sum(job.device is device for job in self._traffic) < device.slots
 
     def _contended_s(self, job: Job, seconds: float) -> float:
         """Return how long a layer takes that shares the memory with all that run."""
         work = job.layer.work
-        self._traffic[id(job)] = (work.moved_bytes + work.weight_bytes) / seconds if seconds else 0.0
+        self._traffic[job] = (work.moved_bytes + work.weight_bytes) / seconds if seconds else 0.0
         return seconds * max(sum(self._traffic.values()) / self._memory_bytes_per_s, 1.0)
 
-    def _end(self, job: Job, began_s: float, now_s: float) -> None:
-        self._idle[job.device.name] += 1
-        del self._traffic[id(job)]
+    def _end(self, job: Job, began_s: float) -> None:
+        now_s, request = self._board.now_s, job.request
+        del self._traffic[job]
         self._board.ended(job)
-        self._costs.observe(job.layer, job.device, now_s - began_s - job.transfer_s)
-        number = job.request.number
-        self._jobs.append(
-            SimulatedJob(number, job.request.graph.name, job.layer.name, job.device.name, began_s, now_s)
-        )
-        if self._distributor.complete(self._distributor.controllers[number], job, None):
-            self._distributor.release(job.request)
-            self._finish_s[number] = now_s
-        self._distributor.rebalance()
+        self._board.costs.observe(job.layer, job.device, now_s - began_s - job.transfer_s)
+        names = request.graph.name, job.layer.name, job.device.name
+        self.jobs.append(SimulatedJob(request.number, *names, began_s, now_s))
+        if self.distributor.complete(self.distributor.controllers[request.number], job, None):
+            self.distributor.release(request)
+            self.finish_s[request.number] = now_s
+        self.distributor.rebalance()

@@ -25,13 +25,14 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import tensorflow as tf
 from numpy.typing import DTypeLike, NDArray
 
 from overlap_train import errors
+from overlap_train._support.arguments import require_choice
 from overlap_train._support.closing import Closing
 from overlap_train.zero_copy import dlpack, tensors
 from overlap_train.zero_copy.cuda import CudaBackend, DeviceAttributes, shared_pool
@@ -39,7 +40,6 @@ from overlap_train.zero_copy.pool import Lease, Pool
 from overlap_train.zero_copy.tensors import (
     Choice,
     Mode,
-    check_mode,
     checked_device,
     checked_dtype,
     checked_shape,
@@ -153,7 +153,6 @@ class MappedBuffer(Closing):
                 share the memory.
             ValueError: the mode or the device is unknown.
         """
-        mode = check_mode(mode)
         choice = self.choice(device, mode=mode)
         if mode == "zero_copy" and not choice.zero_copy:
             raise errors.BufferError(f"cannot share a buffer with {device}: {choice.reason}")
@@ -174,7 +173,7 @@ class MappedBuffer(Closing):
 
     def choice(self, device: str = "CPU:0", *, mode: Mode = "auto") -> Choice:
         """Return whether `tensor` with the same arguments would share the memory, and why."""
-        mode = check_mode(mode)
+        require_choice("mode", mode, get_args(Mode))
         gpu = checked_device(device)
         if mode == "copy":
             return Choice(False, "mode='copy' was asked for")
@@ -246,15 +245,16 @@ class MappedBuffer(Closing):
         return tensor
 
     def _copied(self, lease: Lease, gpu: int | None) -> tf.Tensor:
+        device = "CPU:0" if gpu is None else f"GPU:{gpu}"
         if not self._size_bytes:
-            with tf.device(_device_name(gpu)):
+            with tf.device(device):
                 return tf.zeros(self._shape, self._dtype)
         if gpu is None:
             return tensors.as_tensor(self._root.view(self._dtype), mode="copy")
         # From pinned memory TensorFlow copies without a detour; the source counts as a reader until it has.
         source = self._shared(lease, None)
         lease.block.shown_to_device = True
-        with tf.device(_device_name(gpu)):
+        with tf.device(device):
             return tf.identity(source)
 
     def _wait_for_device(self, lease: Lease) -> None:
@@ -265,10 +265,6 @@ class MappedBuffer(Closing):
 def crossover_key(attributes: DeviceAttributes) -> str:
     """Return the key of a measured crossover: the GPU, its driver and TensorFlow."""
     return f"{attributes.name}, driver {attributes.driver_version}, TensorFlow {tf.__version__}"
-
-
-def _device_name(gpu: int | None) -> str:
-    return "CPU:0" if gpu is None else f"GPU:{gpu}"
 
 
 _SIZES = tuple(4096 << doublings for doublings in range(0, 15, 2))  # 4 KiB to 64 MiB

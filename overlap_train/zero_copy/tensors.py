@@ -49,12 +49,6 @@ class Choice:
     reason: str
 
 
-def check_mode(mode: Mode) -> Mode:
-    """Return `mode` if it is one of `Mode`, or raise ValueError."""
-    checked: Mode = require_choice("mode", mode, get_args(Mode))
-    return checked
-
-
 def choose_sharing(mode: Mode, size_bytes: int, *, integrated: bool, crossover_bytes: int | None) -> Choice:
     """Decide for an input that a GPU reads once; up to `crossover_bytes` sharing was measured as quicker."""
     if mode != "auto":
@@ -195,7 +189,7 @@ def as_tensor(array: NDArray[Any], *, mode: Mode = "auto") -> tf.Tensor:
         ValueError: the mode is unknown.
         errors.BufferError: mode is "zero_copy" and a copy would be needed, or there is no memory for a copy.
     """
-    mode = check_mode(mode)
+    require_choice("mode", mode, get_args(Mode))
     plain = _plain(array)
     choice = _explain(plain)
     if mode == "zero_copy" and not choice.zero_copy:
@@ -337,7 +331,8 @@ def checked_dtype(dtype: DTypeLike | tf.DType) -> np.dtype[Any]:
     """Return the dtype of a buffer, or raise TypeError for one that cannot be shared."""
     checked = any_dtype(dtype)
     if checked not in SHARED_DTYPES:
-        raise TypeError(f"dtype: a buffer holds one of {_names()} in native byte order, got {checked!r}")
+        names = ", ".join(sorted(shared.name for shared in SHARED_DTYPES))
+        raise TypeError(f"dtype: a buffer holds one of {names} in native byte order, got {checked!r}")
     return checked
 
 
@@ -359,7 +354,3 @@ def checked_device(device: str) -> int | None:
     if kind == "GPU" and (number == "" or (number.isascii() and number.isdigit())):
         return int(number or 0)
     raise ValueError(f'device must be "CPU:0" or a GPU such as "GPU:0", got {short_repr(device)}')
-
-
-def _names() -> str:
-    return ", ".join(sorted(dtype.name for dtype in SHARED_DTYPES))

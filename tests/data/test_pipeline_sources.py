@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from overlap_train._data import pipeline
 from overlap_train._data.array_feed import make_feed
-from overlap_train._data.pipeline import calls_python, draws_orders, hides_sources
+from overlap_train._data.pipeline import calls_python, draws_orders, hides_a_source
 from overlap_train._keras.data import recognize
 from tests.whole_fits import library_sources
 
@@ -104,7 +104,7 @@ def test_tables_files_and_draws_of_each_iterator_are_seen():
         lambda i: tf.strings.length(tf.io.read_file(__file__)) + tf.cast(i, tf.int32),
         lambda i: tf.py_function(lambda x: x, [i], tf.int64),
     ):
-        assert not hides_sources(numbers().map(function))
+        assert not hides_a_source(numbers().map(function))
 
 
 def test_a_cache_that_holds_draws_is_not_filled_again():

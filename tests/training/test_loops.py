@@ -67,7 +67,7 @@ def test_a_call_that_makes_no_step_has_no_logs():
     loop, cursor, _ = make("iterator", known=False)
     assert loop.run(cursor, 4).steps == 4
     done = loop.run(cursor, 1)
-    assert (done.steps, done.exhausted, done.logs) == (0, True, None)
+    assert (done.steps, done.exhausted, done.logs) == (0, True, {})
 
 
 @pytest.mark.parametrize("kind", ["arrays", "iterator"])

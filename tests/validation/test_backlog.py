@@ -5,7 +5,7 @@ from __future__ import annotations
 import keras
 import pytest
 
-from overlap_train import Trainer, ValidationPolicy
+from overlap_train import EpochOnly, Trainer, ValidationPolicy
 from overlap_train._snapshot import Snapshot
 from overlap_train._validation.step_validations import StepValidations
 from overlap_train.errors import ValidationTimeoutError
@@ -75,7 +75,9 @@ def test_a_callback_that_asks_gets_each_result_after_all_earlier_epochs(lag):
     listens = Listens()
     policy = ValidationPolicy(every_steps=3, max_lag=lag, overlap="always")
     trainer = Trainer(sequential(), validation=policy)
-    trainer.fit(X, Y, batch_size=16, epochs=3, verbose=0, validation_data=(X, Y), callbacks=[listens])
+    trainer.fit(
+        X, Y, batch_size=16, epochs=3, verbose=0, validation_data=(X, Y), callbacks=[EpochOnly(listens)]
+    )
     steps = [event[1] for event in listens.events if event[0] == "step"]
     assert steps == [3, 6, 9, 12]
     assert [result.step for result in trainer.step_validations] == steps

@@ -23,7 +23,7 @@ def test_a_live_validation_inside_an_epoch_leaves_the_metrics_of_the_training():
     model.fit(X, Y, verbose=0)
     state = ModelState(model, [])
     before, calls = [value.numpy() for value in state.read_metrics()], float(model.layers[0].calls)
-    runner = LiveRunner(evaluation(model), "why", state, lambda span: None)
+    runner = LiveRunner(evaluation(model), state, lambda span: None, "why")
     assert set(runner.run_alone().metrics) == {"loss"}
     for value, now in zip(before, state.read_metrics(), strict=True):
         np.testing.assert_array_equal(value, now)

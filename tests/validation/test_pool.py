@@ -124,7 +124,7 @@ def test_held_jobs_begin_when_they_are_admitted_and_a_closed_queue_gives_them_ba
     for job in "abc":
         queue.put(job)
     threads, taken = taking(queue, 3)
-    assert queue.close() == ["a", "b", "c"]
+    assert queue.end() == ["a", "b", "c"]
     for thread in threads:
         thread.join(WAIT_S)
     assert taken == [None, None, None]

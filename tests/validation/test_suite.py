@@ -67,7 +67,7 @@ def live_runner(validate):
         def set_metrics(self, values):
             assert values == ("of the training",)
 
-    return LiveRunner(validate, "it draws", State(), lambda span: None)
+    return LiveRunner(validate, State(), lambda span: None, "it draws")
 
 
 def test_on_error_warn_leaves_out_the_set_that_failed():
