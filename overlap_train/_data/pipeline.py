@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from overlap_train._data.batches import prepare, size_bytes
 from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
-from overlap_train._inspection.effects import is_kept
+from overlap_train._inspection.effects import find_effects, is_kept
 from overlap_train._inspection.graph import python_function
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
@@ -38,6 +38,21 @@ _EAGER = (
     "_SkipDataset",
     "_TakeDataset",
     "_ZipDataset",
+)
+
+# Stages that keep nothing outside a pass, if their functions do not.
+_KEEPING_NOTHING = (
+    *_EAGER,
+    "CacheDataset",
+    "_ConcatenateDataset",
+    "_FlatMapDataset",
+    "_RangeDataset",
+    "_RepeatDataset",
+    "_RestructuredDataset",
+    "_ShuffleDataset",
+    "_TensorDataset",
+    "_TensorSliceDataset",
+    "_UnbatchDataset",
 )
 
 _MOST_SERIALIZED_BYTES = 4 << 20
@@ -123,20 +138,15 @@ def reads_files(dataset: Any) -> bool:
 def _keeps_nothing_outside(dataset: tf.data.Dataset) -> bool:
     """Whether TensorFlow finds no state outside a dataset: no seeds, and nothing of Python's.
 
-    TensorFlow serializes the whole dataset to find out; of one that embeds much data, a new iterator's state,
-    which takes longer to make but holds no data.
+    TensorFlow serializes the whole dataset to find out. One that embeds much data is judged by its stages.
     """
+    if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_SERIALIZED_BYTES:
+        return all(map(_is_known_to_keep_nothing, stages_of(dataset)))
     refuse = 2
     try:
-        if sum(map(_embedded_bytes, stages_of(dataset))) > _MOST_SERIALIZED_BYTES:
-            iterator = iter(dataset)._iterator_resource
-            tf.raw_ops.SerializeIterator(resource_handle=iterator, external_state_policy=refuse)
-        else:
-            tf.raw_ops.DatasetToGraphV2(
-                input_dataset=dataset._variant_tensor,
-                external_state_policy=refuse,
-                strip_device_assignment=True,
-            )
+        tf.raw_ops.DatasetToGraphV2(
+            input_dataset=dataset._variant_tensor, external_state_policy=refuse, strip_device_assignment=True
+        )
     except tf.errors.OpError:
         return False
     return True
@@ -147,6 +157,11 @@ def _embedded_bytes(stage: tf.data.Dataset) -> int:
     captured = [tensor for function in stage._functions() for tensor in function.function.captured_inputs]
     tensors = [*getattr(stage, "_tensors", ()), *captured]
     return sum(size_bytes(tensor) for tensor in tensors if tensor.dtype not in (tf.resource, tf.variant))
+
+
+def _is_known_to_keep_nothing(stage: tf.data.Dataset) -> bool:
+    effects = (find_effects(function.function.graph) for function in stage._functions())
+    return type(stage).__name__ in _KEEPING_NOTHING and not keeps_state(stage) and not any(effects)
 
 
 @looked_up_once

@@ -75,9 +75,8 @@ def test_a_callback_that_asks_gets_each_result_after_all_earlier_epochs(lag):
     listens = Listens()
     policy = ValidationPolicy(every_steps=3, max_lag=lag, overlap="always")
     trainer = Trainer(sequential(), validation=policy)
-    trainer.fit(
-        X, Y, batch_size=16, epochs=3, verbose=0, validation_data=(X, Y), callbacks=[EpochOnly(listens)]
-    )
+    options = {"validation_data": (X, Y), "callbacks": [EpochOnly(listens)]}
+    trainer.fit(X, Y, batch_size=16, epochs=3, verbose=0, **options)
     steps = [event[1] for event in listens.events if event[0] == "step"]
     assert steps == [3, 6, 9, 12]
     assert [result.step for result in trainer.step_validations] == steps
