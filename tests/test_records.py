@@ -2,6 +2,7 @@
 
 import pytest
 
+from overlap_train._support.results import prefixed
 from overlap_train.records import (
     EpochAccount,
     Explanation,
@@ -9,7 +10,6 @@ from overlap_train.records import (
     Reason,
     ValidationResult,
     flat,
-    prefixed,
 )
 
 SIZES = dict(steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)

@@ -19,7 +19,8 @@ from overlap_train._callbacks.replay import Replay, Validations
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
-from overlap_train.records import Span, ValidationResult, prefixed
+from overlap_train._support.results import prefixed
+from overlap_train.records import Span, ValidationResult
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from overlap_train._fit.course import Ledger
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
 from overlap_train._snapshot import Snapshot, Values
+from overlap_train._support.results import flat, prefixed
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.step_validations import StepValidations
@@ -25,7 +26,6 @@ from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
 from overlap_train.parallel.hosts import Hosts
-from overlap_train.records import flat, prefixed
 
 
 @dataclass

@@ -46,6 +46,7 @@ from overlap_train._support.arguments import (
 from overlap_train._support.files import require_path
 from overlap_train._support.fit_arguments import FitNumbers, check_frequency
 from overlap_train._support.printing import error_text
+from overlap_train._support.results import flat, prefixed
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.strategy import find_strategy
 from overlap_train._validation.functions import FunctionRequest, add_functions
@@ -57,7 +58,7 @@ from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.functions import EvaluationFunction, split_functions
 from overlap_train.options.validation import ValidationPolicy, ValidationSet
-from overlap_train.records import ValidationResult, flat, prefixed
+from overlap_train.records import ValidationResult
 
 
 def evaluate_run(

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 import keras
 
 from overlap_train._snapshot import Snapshot
+from overlap_train._support.results import prefixed
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
-from overlap_train.records import MetricValues, StepValidation, prefixed
+from overlap_train.records import MetricValues, StepValidation
 
 
 @dataclass
