@@ -2,14 +2,13 @@
 
 import pytest
 
-from overlap_train._support.results import prefixed
+from overlap_train._support.results import flat, prefixed
 from overlap_train.records import (
     EpochAccount,
     Explanation,
     FitAccount,
     Reason,
     ValidationResult,
-    flat,
 )
 
 SIZES = dict(steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
