@@ -20,14 +20,17 @@ _CONTEXT = "tensorflow.python.eager.context"
 _THREAD_LOCALS = ("function_call_options", "op_callbacks")
 
 
-def start(thread: threading.Thread) -> threading.Thread:
-    """Start a thread and return it; raise RuntimeError if the system allows no more."""
+def start(thread: threading.Thread, *, advice: str = "") -> threading.Thread:
+    """Start a thread and return it; raise RuntimeError if the system allows no more.
+
+    `advice` comes before that to raise the limit, such as "ask for fewer workers, or ".
+    """
     try:
         thread.start()
     except RuntimeError as error:
         raise RuntimeError(
-            f"the thread {thread.name!r} could not be started ({error}); raise the limit of threads "
-            "(ulimit -u, pids.max of the container)"
+            f"the thread {thread.name!r} could not be started ({error}); {advice}raise the limit of "
+            "threads (ulimit -u, pids.max of the container)"
         ) from error
     return thread
 

@@ -166,7 +166,7 @@ class WorkerPool(ShardQueue[_Job[Any]], Closing):
         """Starts all threads, or none."""
         for number, thread in enumerate(self._threads):
             try:
-                start(thread)
+                start(thread, advice="ask for fewer workers, or ")
             except BaseException:
                 self._cancel_waiting()
                 for other in self._threads[:number]:
