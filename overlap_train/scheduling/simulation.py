@@ -100,7 +100,8 @@ def simulate(
         request = Request(number, arrival.graph, (), arrival.time_s, arrival.priority, arrival.deadline_s)
         run.at(arrival.time_s, functools.partial(run.distributor.admit, request))
     run.to_the_end()
-    return Simulation(tuple(run.jobs), tuple(run.finish_s[number] for number in range(len(arrivals))))
+    finish_s = (run.finish_s.get(number, math.nan) for number in range(len(arrivals)))
+    return Simulation(tuple(run.jobs), tuple(finish_s))
 
 
 @dataclass(eq=False)
@@ -143,7 +144,7 @@ class _Run:
                 self.at(end_s, functools.partial(self._end, job, now_s))
 
     def _has_slot(self, device: Device) -> bool:
-        return sum(job.device is device for job in self._traffic) < device.slots
+        return sum(job.device == device for job in self._traffic) < device.slots
 
     def _contended_s(self, job: Job, seconds: float) -> float:
         """Return how long a layer takes that shares the memory with all that run."""

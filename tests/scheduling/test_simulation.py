@@ -17,6 +17,7 @@ import overlap_train.scheduling
 from overlap_train.scheduling import CostModel, Device, Platform, Transfer
 from overlap_train.scheduling.costs import FixedCosts
 from overlap_train.scheduling.graph import Layer, LayerGraph, Port, Work
+from overlap_train.scheduling.policy import CpuOnly
 from overlap_train.scheduling.simulation import Arrival, BackgroundLoad, simulate
 from tests.scheduling.graphs import chain, optimum_s, random_costs, random_graph, random_platform, served
 
@@ -127,6 +128,12 @@ def test_layers_that_share_the_memory_take_longer_if_that_is_asked_for():
             [Arrival(graph)], platform, "cpu_only", lambda *_: 1.0, memory_bytes_per_s=bytes_per_s
         )
         assert result.makespan_s == finish_s
+
+
+def test_a_policy_may_return_a_device_that_equals_the_platforms():
+    policy = type("Copying", (CpuOnly,), {"select": lambda *_: Device("cpu")})()
+    arrivals = [Arrival(chain("a", 1)), Arrival(chain("b", 1))]
+    assert simulate(arrivals, Platform((Device("cpu"),)), policy, lambda *_: 1.0).makespan_s == 2.0
 
 
 PACKAGE = str(Path(overlap_train.scheduling.__file__).parents[1])
