@@ -189,12 +189,16 @@ class ArrayBatches:
 
     def stream(self) -> BatchStream:
         """Returns the slices one by one."""
+        size = self.fold.batch_size
 
-        def batch(index: int) -> Any:
-            with tf.device(keras.tree.flatten(self.held)[0].device):  # or all rows would be copied elsewhere
-                return self.fold.batch(self.held, index)
+        def rows_from(first: int) -> Any:
+            def take(tensor: tf.Tensor) -> tf.Tensor:
+                with tf.device(tensor.device):  # its own: all rows would be copied to another
+                    return tensor[first : first + size]
 
-        return BatchStream(lambda _: map(batch, range(self.num_batches)), None)
+            return keras.tree.map_structure(take, self.held)
+
+        return BatchStream(lambda _: map(rows_from, range(0, self.num_batches * size, size)), None)
 
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches
