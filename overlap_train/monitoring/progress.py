@@ -120,6 +120,8 @@ class ProgressReporter(Closing):
         """Show that the steps of an epoch are done; its line waits for a validation that follows."""
         steps, self._epoch = self._step, None
         self._steps_per_epoch = self._steps_per_epoch or steps or None
+        if self._silent:  # nor is a value asked for its text, which may be the user's code
+            return
         parts = [f"{steps}/{steps}", f"{seconds:.0f}s", _pace(seconds, steps)]
         if self._live is not None:  # as Keras's bar stays
             parts = [" ".join([parts[0], bar_of(self._stream)[-1] * BAR_WIDTH, *parts[1:]])]
@@ -132,6 +134,8 @@ class ProgressReporter(Closing):
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
+        if self._silent:
+            return
         if epoch in self._lines:
             self._lines[epoch] = SEPARATOR.join([self._lines[epoch], *_metric_texts(metrics)])
         else:
