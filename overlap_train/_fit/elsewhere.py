@@ -200,6 +200,7 @@ class Evaluator(Runner):
     def _drop(self, request: _Request, *, answered: bool = False) -> None:
         """Forgets a request, and its files unless they are kept."""
         self._requests.remove(request)
+        self._wake.set()  # the next one may have been answered as well
         entry = request.entry
         if entry.kind != "weights" or not self._policy.keep_weights:
             self._files.forget(entry)

@@ -119,14 +119,15 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
 # Places are those of the first run, the one by Keras: what varies between two of its runs has the same ones.
 def _different_files(first: Mapping[str, Any], second: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield where files differ; names that only one run has by their kinds, in the order of their writing."""
-    mine, theirs = (
-        sorted((name for name in run if name not in other), key=_kind_of_name)
-        for run, other in ((first, second), (second, first))
-    )
-    aligned = [*_aligned(mine, theirs, [_kind_of_name])]
     pairs = {name: name for name in first if name in second}
-    pairs |= {mine[a]: theirs[b] for a, b in aligned if a is not None and b is not None}
-    for name in [*first, *(theirs[b] for a, b in aligned if a is None and b is not None)]:
+    for suffix in {os.path.splitext(name)[1] for name in first}:
+        mine, theirs = (
+            sorted((n for n in run if n not in other and os.path.splitext(n)[1] == suffix), key=_kind_of_name)
+            for run, other in ((first, second), (second, first))
+        )
+        aligned = _aligned(mine, theirs, [_kind_of_name])
+        pairs |= {mine[a]: theirs[b] for a, b in aligned if a is not None and b is not None}
+    for name in [*first, *(name for name in second if name not in pairs.values())]:
         other = pairs.get(name)
         if other is None:
             yield from differences_of("file", *({name: 0} if name in run else {} for run in (first, second)))
@@ -199,8 +200,8 @@ def _aligned(
 
 
 def _kind_of_name(name: str) -> str:
-    """Return the suffix of a file, and its name without numbers, times and hashes."""
-    return os.path.splitext(name)[1] + re.sub(r"[0-9a-fA-F]{4,}|\d+", "#", name)
+    """Return a file's name without its numbers, times and hashes."""
+    return re.sub(r"[0-9a-fA-F]{4,}|\d+", "#", name)
 
 
 def _lines(text: str) -> list[str]:
