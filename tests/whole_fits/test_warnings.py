@@ -189,18 +189,6 @@ def test_it_is_told_of_the_line_of_keras_and_once_by_default(name, make):
     assert told(Trainer(make())) == expected
 
 
-def test_a_cap_is_told_of_the_line_of_keras():
-    keras.config.set_max_epochs(1)
-    keras.config.set_max_steps_per_epoch(1)
-    try:
-        expected, actual = (trained(how, X, Y, epochs=2) for how in ("keras", "ours"))
-    finally:
-        keras.config.set_max_epochs(None)
-        keras.config.set_max_steps_per_epoch(None)
-    assert len(expected) == 2
-    assert actual == expected
-
-
 def test_it_is_told_in_the_words_of_keras():
     with pytest.warns(UserWarning, match="Your input") as caught:
         EpochIterator._interrupted_warning(None)
