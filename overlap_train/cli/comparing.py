@@ -21,10 +21,12 @@ from overlap_train._support.differences import (
     differences_of,
     different_calls,
     in_moments,
+    raised_alike,
+    without_made_up,
 )
 from overlap_train.cli.contents import content_of
 
-__all__ = ["Run", "differences"]
+__all__ = ["Run", "differences", "fail_alike"]
 
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _UNIT = r"(?:[mnuµ]?s|secs?|seconds?|mins?(?! ?[:=]? ?[-\d.])|minutes?|hr?s?|hours?)"
@@ -107,13 +109,26 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
     """Yield where two runs differ, in the order in which it happened; what was written comes last."""
     names = ([call.name for call in run.calls] for run in (first, second))
     yield from deciding(differences_of("calls", *names))
+    around = 0
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
-        yield from different_calls(f"{a.name} {number + 1}" if len(first.calls) > 1 else a.name, a, b)
-    yield from deciding(differences_of("error", first.error, second.error))
+        around = around if a.within else number
+        place = f"{a.name} {number + 1}" if len(first.calls) > 1 else a.name
+        for each in different_calls(place, a, b, number):
+            # In which epoch of the call around it one was made is not known.
+            yield replace(each, order=(around, math.inf)) if a.within else each
+    errors = (None if run.error is None else without_made_up(run.error) for run in (first, second))
+    yield from deciding(differences_of("error", *errors))
     yield from _different_files(first.files, second.files)
     yield from _different_lines("line of output", first.lines, second.lines)
     logged = (_lines(_OF_LIBRARIES.sub("", run.logged)) for run in (first, second))
     yield from _different_lines("line on standard error", *logged)
+
+
+def fail_alike(first: Run, second: Run) -> bool:
+    """Whether all calls of both runs raise the same before an epoch has ended."""
+    pairs = zip(first.calls, second.calls, strict=False)
+    nothing = bool(first.calls) and not first.counts["epochs"]
+    return nothing and all(raised_alike(a.raised, b.raised) for a, b in pairs)
 
 
 # Places are those of the first run, the one by Keras: what varies between two of its runs has the same ones.
