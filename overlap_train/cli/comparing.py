@@ -45,7 +45,7 @@ _OF_LIBRARIES = re.compile(
     r"|^\S+:\d+: (?=\w*Warning: )|^  warnings\.warn\(.*\n",
     re.MULTILINE,
 )
-_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_DRAWN = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n]|[\b]+)|[^\x1b\r\n\b]+|\x1b")
 
 
 @dataclass(frozen=True)
@@ -219,5 +219,24 @@ def _kind_of_name(name: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    lines = _COLOUR.sub("", text).removesuffix("\n").split("\n") if text else []
-    return [re.split("[\r\b]+", line.rstrip())[-1] for line in lines]
+    """Return what was drawn last in each row of a terminal: what begins a row anew leaves nothing of it."""
+    rows, row, column = [""], 0, 0
+    for drawn in _DRAWN.finditer(without_made_up(text).removesuffix("\n") if text else ""):
+        number, move, mark = drawn.groups()
+        count = int(number) if move and number.isdigit() else 1
+        if mark is not None:
+            row += mark == "\n"
+            column = max(0, column - len(mark)) if mark[0] == "\b" else 0
+        elif move in ("A", "B"):
+            row = max(0, row - count) if move == "A" else min(row + count, len(rows) - 1)
+        elif move == "G":
+            column = count - 1
+        elif move == "K" and number in ("", "0", "2"):
+            rows[row] = "" if number == "2" else rows[row][:column]
+        elif move == "J" and number in ("", "0"):
+            rows[row:] = [rows[row][:column]]
+        elif move is None:
+            rows[row] = rows[row][:column].ljust(column) + drawn[0]
+            column = len(rows[row])
+        rows += [""] * (row + 1 - len(rows))
+    return [row.rstrip() for row in rows] if text else []
