@@ -20,7 +20,7 @@ _IN_MOMENTS = 0.02  # of a difference in moments counts so much: the share of a 
 _RESULTS = 1e-12  # between the spacings of float64, in which Python has its numbers, and of float32
 # What TensorFlow makes up in an error of a graph, and the frames of it and of a traceback.
 _MADE_UP = re.compile(
-    r"^  File \".*\n(?:    .*\n|\s*\n)*|(?<=Detected at node )\S+|\{\{.*?\}\}"
+    r"^  File \".*\n(?:    .*\n|\s*\n)*|(?<=Detected at node )\S+|\{\{(?:\w+_)?node .*?\}\}"
     r"|\b__(?:inference|forward|backward)_\w+",
     re.MULTILINE,
 )

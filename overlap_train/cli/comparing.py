@@ -40,7 +40,7 @@ _WORD = re.compile(rf"\s*(?:({_MEASURED})|\d+:\d\d:\d\d(?:[.,]\d+)?|[^\s,;:=()\[
 # What libraries log and warn of themselves, and from where a warning or an exception comes.
 _OF_LIBRARIES = re.compile(
     r"^(?:\d{4}-\d\d-\d\d \S+: )?[IWEF](?:\d{4}| ).*\.(?:cc|h):\d+\].*\n|^WARNING:(?:tensorflow|absl):.*\n"
-    r"|^WARNING: All log messages before absl.*\n|^  File \".*\n(?:    .*\n)*"
+    r"|^WARNING: All log messages before absl.*\n"
     r"|^\S*/(?:site-packages|overlap_train|lib/python)\S*:\d+: \w*Warning: (?:.*\n){1,20}?  \S.*\n"
     r"|^\S+:\d+: (?=\w*Warning: )|^  warnings\.warn\(.*\n",
     re.MULTILINE,
@@ -120,7 +120,7 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
     yield from deciding(differences_of("error", *errors))
     yield from _different_files(first.files, second.files)
     yield from _different_lines("line of output", first.lines, second.lines)
-    logged = (_lines(_OF_LIBRARIES.sub("", run.logged)) for run in (first, second))
+    logged = (_lines(_OF_LIBRARIES.sub("", without_made_up(run.logged))) for run in (first, second))
     yield from _different_lines("line on standard error", *logged)
 
 
