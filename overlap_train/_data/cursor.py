@@ -52,7 +52,7 @@ class Cursor:
         self._measured: tuple[int, int] | None = None
         self._epochs = self._pass_epoch = 0  # epochs that have ended: now, and when the pass began
         self._has_warned = False
-        self._warnings: list[tuple[int, bool]] = []  # the epoch, and whether steps were asked for
+        self._warnings: list[tuple[int, bool, bool]] = []  # epoch, whether steps were asked for, known length
         # The user's data is told of each epoch once, also of one that is taken back and trained again.
         self._begins_told = self._ends_told = 0
         if tells:
@@ -130,7 +130,7 @@ class Cursor:
             return  # the next epoch will find that there is no more
         if self.steps_per_epoch or not self.seen or not self._has_warned:
             self._has_warned = True
-            self._warnings.append((self._epochs, bool(self.steps_per_epoch)))
+            self._warnings.append((self._epochs, bool(self.steps_per_epoch), False))
         if self._measured is None:  # the first pass that ends so bounds the length of all later ones
             self._measured = self.feed.num_passes, length + self._group  # which found no batch, too
         self._pass = None
@@ -142,14 +142,15 @@ class Cursor:
     def warn(self, state: CursorState) -> None:
         """Warn of what the epoch that ended at `state` ran out of; one that is rolled back never warns."""
         while self._warnings and self._warnings[0][0] < state.epochs:
-            warn_out_of_data(asked=self._warnings.pop(0)[1])
+            _, asked, known = self._warnings.pop(0)
+            warn_out_of_data(asked=asked, known=known)
 
     def end_epoch(self, *, broken_off: bool = False) -> None:
         """End an epoch. The data is not told of one that is broken off, nor a pass begun, as in Keras."""
         length = self._length
         if not broken_off and self._pass is not None and length and self.seen >= length:
             if self._steps_per_epoch and self._whole_groups(self.steps) < self._steps_per_epoch:
-                self._warnings.append((self._epochs, True))
+                self._warnings.append((self._epochs, True, True))
             if self.feed.draws_seeds:
                 # Keras begins a pass here too, and each one draws from the seeds of the user's pipeline.
                 self._new_pass()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import keras
@@ -150,16 +150,21 @@ def make_request(
         frequencies = [*(s.freq for s in sets.values()), *(f.freq for f in functions.values())] or [None]
         elsewhere = [validation_freq if freq is None else freq for freq in frequencies]
         sets, functions = {}, {}
+    numbers = replace(
+        numbers,
+        epochs=keras_training.capped_epochs(numbers.epochs),
+        steps_per_epoch=keras_training.capped_steps(numbers.steps_per_epoch),
+    )
     return FitRequest(
         settings=settings,
         feed=_feed(settings, x, y, sample_weight, numbers, class_weight),
-        steps_per_epoch=keras_training.capped_steps(numbers.steps_per_epoch),
+        steps_per_epoch=numbers.steps_per_epoch,
         sets=sets,
         functions=functions,
         validation_freq=validation_freq,
         callbacks=callbacks,
         initial_epoch=numbers.initial_epoch,
-        epochs=keras_training.capped_epochs(numbers.epochs),
+        epochs=numbers.epochs,
         verbose=numbers.verbose if settings.hosts.is_chief else 0,
         checkpoints=checkpoints,
         routed=callers.is_routed(model, "fit"),
@@ -180,7 +185,7 @@ def _feed(
         y,
         sample_weight,
         batch_size=numbers.batch_size,
-        steps=keras_training.capped_steps(numbers.steps_per_epoch),
+        steps=numbers.steps_per_epoch,
         shuffle=numbers.shuffle,
         class_weight=class_weight,
         looked_at=keras_models.looks_beforehand(settings.model),

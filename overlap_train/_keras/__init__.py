@@ -7,7 +7,7 @@
     graphs        the graph of a functional model         evaluation  a validation by Keras
     copies        copying a model                         replicas    training in parts
     callers       who calls `fit`                         randomness  the random generators
-    forks         where TensorFlow may not run            tracebacks  the user's lines
+    forks         where TensorFlow may not run            tracebacks  lines that are shown
 
 Each module is imported by name and says which private names it leans on. `names` finds them, and refuses a
 Keras that lacks one; `tests/keras` fails, name by name, when a new Keras moves one.

@@ -18,6 +18,7 @@ from overlap_train._keras.data_sources import DataWorkers
 from overlap_train._keras.names import (
     BEFORE_3_16,
     ArrayDataAdapter,
+    EpochIterator,
     GeneratorDataAdapter,
     GrainDatasetAdapter,
     PyDatasetAdapter,
@@ -26,7 +27,7 @@ from overlap_train._keras.names import (
     can_convert_arrays,
     get_data_adapter,
 )
-from overlap_train._keras.tracebacks import warn_user
+from overlap_train._keras.tracebacks import warn_as_keras
 
 # The end of the data. Keras catches these from batch hooks too, as it calls them where it draws the batches.
 OUT_OF_DATA = (StopIteration, tf.errors.OutOfRangeError)
@@ -191,7 +192,7 @@ def require_usable(x: Any, y: Any = None, sample_weight: Any = None, *, role: st
             raise ValueError(f"the {role} data is empty: its arrays have 0 rows; pass at least one")
 
 
-# Keras's text in `EpochIterator._interrupted_warning`, which would warn of a line of its own.
+# Keras's text in `EpochIterator._interrupted_warning`, which would warn of the line that calls it.
 _OUT_OF_DATA = (
     "Your input ran out of data; interrupting training. Make sure that your dataset or generator can "
     "generate at least `steps_per_epoch * epochs` batches. You may need to use the `.repeat()` function when "
@@ -205,10 +206,14 @@ def split_validation(arrays: Any, fraction: float) -> tuple[Any, Any]:
     return train, validation
 
 
-def warn_out_of_data(*, asked: bool = True) -> None:
-    """Warn as Keras does that data has run out: up to 3.15 even if no number was `asked` for."""
+def warn_out_of_data(*, asked: bool = True, known: bool = False) -> None:
+    """Warn as Keras does that data has run out: up to 3.15 even if no number was `asked` for.
+
+    Keras warns of two lines: where the length of the data is `known`, and where it finds no more.
+    """
     if asked or BEFORE_3_16:
-        warn_user(_OUT_OF_DATA)
+        giver = EpochIterator._enumerate_iterator if known else EpochIterator.catch_stop_iteration
+        warn_as_keras(_OUT_OF_DATA, giver, "_interrupted_warning")
 
 
 def without_optionals(batch: Any) -> Any:

@@ -26,7 +26,7 @@ class Pass:
 
 
 class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
-    """Keras's iterator, which counts what it draws, and warns of the user's line."""
+    """Keras's iterator, which counts what it draws, and warns once where Keras does each time."""
 
     iterators = groups = 0
     has_warned = False
@@ -57,10 +57,10 @@ class _CountedEpochIterator(TFEpochIterator):  # type: ignore[misc]
 
     def _interrupted_warning(self) -> None:
         # Where the length of the data is unknown, warn once and not in each validation.
-        expected = self.steps_per_epoch or self.data_adapter.num_batches is not None
-        if expected or not self.groups or not self.has_warned:
+        known = self.data_adapter.num_batches is not None
+        if known or self.steps_per_epoch or not self.groups or not self.has_warned:
             self.has_warned = True
-            warn_out_of_data()
+            warn_out_of_data(known=known)
 
     def take_pass(self) -> Pass:
         """Return what has been drawn since the last call."""

@@ -43,6 +43,7 @@ get_data_adapter = _find(f"{_ADAPTERS}.get_data_adapter")
 
 # Renamed in 3.16.
 KerasTrainer = _find("backend.tensorflow.trainer.Trainer", "backend.tensorflow.trainer.TensorFlowTrainer")
+EpochIterator = _find("trainers.epoch_iterator.EpochIterator")
 TFEpochIterator = _find("backend.tensorflow.trainer.TFEpochIterator")
 CompileLoss = _find("trainers.compile_utils.CompileLoss")
 CompileMetrics = _find("trainers.compile_utils.CompileMetrics")
@@ -82,7 +83,7 @@ _ATTRIBUTES: Mapping[Any, str] = {
     GeneratorDataAdapter: "_first_batches",
     OrderedEnqueuer: "executor_fn future_queue run_thread running",
     PyDatasetAdapter: "enqueuer",
-    TFEpochIterator: "_interrupted_warning catch_stop_iteration",
+    TFEpochIterator: "_enumerate_iterator _interrupted_warning catch_stop_iteration",
 }
 
 

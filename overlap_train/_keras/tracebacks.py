@@ -1,4 +1,4 @@
-"""The user's lines: tracebacks show only these, and warnings name them.
+"""Tracebacks show only the user's lines; what is warned of in Keras's stead names Keras's.
 
 Tracebacks are as short as Keras's, and obey `keras.config.disable_traceback_filtering()`. Any thread.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import os
 import sys
 import traceback
@@ -46,20 +47,29 @@ def filtered(function: Callable[P, R]) -> Callable[P, R]:
     return shortened
 
 
-def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warn of the user's innermost line, or of the outermost line if none is the user's."""
-    frame = sys._getframe(1)
-    while _is_hidden(frame) and frame.f_back is not None:
-        frame = frame.f_back
-    variables = frame.f_globals
+def warn_as_keras(message: str, function: Callable[..., object], mark: str) -> None:
+    """Give a warning as Keras does where a function of its own has a text: so filters match, once a place."""
+    function = inspect.unwrap(function)
+    variables = function.__globals__
     warnings.warn_explicit(
         message,
-        category,
-        frame.f_code.co_filename,
-        frame.f_lineno,
-        module=variables.get("__name__"),
+        UserWarning,
+        variables["__file__"],
+        _line(function, mark),
+        module=variables["__name__"],
         registry=variables.setdefault("__warningregistry__", {}),
     )
+
+
+@functools.cache
+def _line(function: Callable[..., object], mark: str) -> int:
+    """Return the line on which a function's call that warns begins, for a text in that call."""
+    first: int = function.__code__.co_firstlineno
+    with contextlib.suppress(OSError):  # without sources
+        source = inspect.getsource(function)
+        call = source.rfind("warn", 0, source.index(mark) + len(mark)) if mark in source else 0
+        return first + source.count("\n", 0, call)
+    return first
 
 
 def _is_hidden(frame: types.FrameType) -> bool:

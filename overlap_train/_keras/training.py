@@ -12,8 +12,8 @@ import keras
 from tensorflow.python.framework import config as tf_config
 
 from overlap_train._keras import models
-from overlap_train._keras.names import BEFORE_3_16
-from overlap_train._keras.tracebacks import warn_user
+from overlap_train._keras.names import BEFORE_3_16, EpochIterator, KerasTrainer
+from overlap_train._keras.tracebacks import warn_as_keras
 
 
 def steps_per_execution(model: keras.Model) -> int:
@@ -48,7 +48,8 @@ def capped_epochs(epochs: int) -> int:
 def _capped(name: str, count: int | None, limit: int | None) -> int | None:
     if not limit or (count is not None and count <= limit):
         return count
-    warn_user(f"Limiting {name} to {limit}")
+    giver = KerasTrainer.fit if name == "epochs" else EpochIterator.__init__
+    warn_as_keras(f"Limiting {name} to {limit}", giver, "Limiting")
     return limit
 
 

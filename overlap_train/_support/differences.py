@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import re
@@ -17,6 +18,13 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?")
 _SMALLEST = 1e-300  # size of a difference in bits alone, as of a signed zero
 _IN_MOMENTS = 0.02  # of a difference in moments counts so much: the share of a row in some batches
 _RESULTS = 1e-12  # between the spacings of float64, in which Python has its numbers, and of float32
+# What TensorFlow makes up in an error of a graph, and the frames of it and of a traceback.
+_MADE_UP = re.compile(
+    r"^  File \".*\n(?:    .*\n|\s*\n)*|(?<=Detected at node )\S+|\{\{(?:\w+_)?node .*?\}\}"
+    r"|\b__(?:inference|forward|backward)_\w+",
+    re.MULTILINE,
+)
+_NEVER = (math.inf, math.inf)
 _NOISE = 8  # spacings of the largest entry in which the entries of an array may differ by rounding
 
 
@@ -31,7 +39,9 @@ class Call:
     result: Any = None
     metrics: Sequence[str] = ()  # names
     variables: Sequence[tuple[str, np.ndarray]] = ()  # their paths and values, behind a `fit`
+    weights: int = 0  # how many of the variables are weights that are trained; they come first
     moments: int = 0  # how many of the variables are optimizers'; they come last
+    raised: str | None = None  # the error with which it ended
     messages: Sequence[str] = ()
     seconds: float = 0.0
     cpu_seconds: float = 0.0
@@ -46,11 +56,19 @@ class Difference:
     second: Any
     size: float
     decides: bool = False  # of a call, a metric or a variable: a program with a seed has it again
+    order: tuple[float, float] = _NEVER  # the number of its call, and its epoch
 
     def __str__(self) -> str:
         if isinstance(self.first, np.ndarray):
             return self.place
         return f"{self.place}: {_short(self.first)} by Keras, {_short(self.second)} overlapped"
+
+    @property
+    def is_structural(self) -> bool:
+        """Whether it is no number that differs."""
+        texts = (re.sub(_NUMBER, "#", str(value)) for value in (self.first, self.second))
+        of_texts = isinstance(self.first, str) and isinstance(self.second, str)
+        return self.size == math.inf and not (of_texts and len({*texts}) == 1)
 
 
 @dataclass(frozen=True)
@@ -89,7 +107,15 @@ def judge(
         # Threads race in such a script, and two runs may agree by chance in what two others do not.
         noise |= {d.place: d for d in varying("overlap")}
         unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
-    wrong = [d for d in unequal if d.place not in unclear and not d.size <= tolerance]
+    # What differs in the epoch of a race or later follows from it, even if two runs agree there by chance.
+    since = min((d.order for d in unclear.values() if d.decides), default=None)
+    wrong = [
+        d
+        for d in unequal
+        if d.place not in unclear
+        and not d.size <= tolerance
+        and (since is None or d.order < since or d.is_structural)
+    ]
     clear = [d for d in unequal if d.place not in noise]
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
@@ -105,12 +131,33 @@ def judge(
     return Judgement("equal", "equal bit for bit", (), left_out)
 
 
-def different_calls(place: str, first: Call, second: Call) -> Iterator[Difference]:
-    """Yield where two calls differ, in the order in which it happened; callbacks come last."""
+def without_made_up(text: str) -> str:
+    """Return a text without the names that TensorFlow makes up in an error of a graph, and without frames."""
+    return _MADE_UP.sub("", text)
+
+
+def raised_alike(first: str | None, second: str | None) -> bool:
+    """Whether two errors are the same but for numbers, such as of the row that failed first."""
+    if first is None or second is None:
+        return False
+    return len({_NUMBER.sub("#", without_made_up(text)) for text in (first, second)}) == 1
+
+
+def different_calls(place: str, first: Call, second: Call, number: int = 0) -> Iterator[Difference]:
+    """Yield where two calls with a number differ, in the order in which it happened; callbacks come last."""
+    for each in _in_calls(place, first, second):
+        yield dataclasses.replace(each, order=(number, each.order[1]))
+
+
+def _in_calls(place: str, first: Call, second: Call) -> Iterator[Difference]:
     names = {*first.metrics, *second.metrics}
     yield from _different_hooks(place, first.hooks, second.hooks, names)
     yield from _different_logs(f"{place}, result", first.result, second.result, names)
-    yield from deciding(_different_variables(place, first, second))
+    if (first.raised is None) != (second.raised is None):
+        a, b = ("nothing" if call.raised is None else call.raised for call in (first, second))
+        yield Difference(f"{place}, error", a, b, math.inf)
+    if not raised_alike(first.raised, second.raised):  # which Keras may find behind some steps
+        yield from deciding(_different_variables(place, first, second))
     kinds = ([kind for kind, _ in call.callbacks] for call in (first, second))
     yield from deciding(differences_of(f"{place}, callbacks", *kinds))
     for (kind, state), (same, other) in zip(first.callbacks, second.callbacks, strict=False):
@@ -122,12 +169,36 @@ def different_calls(place: str, first: Call, second: Call) -> Iterator[Differenc
 def _different_variables(place: str, first: Call, second: Call) -> Iterator[Difference]:
     """Yield where variables differ, by their order: names that Keras makes up count what a process made."""
     yield from differences_of(f"{place}, number of variables", len(first.variables), len(second.variables))
-    for number, ((path, value), (_, other)) in enumerate(
-        zip(first.variables, second.variables, strict=False)
-    ):
-        found = differences_of(f"{place}, variable {path}", value, other)
+    kinds = [_kind_of_variable(first, number) for number in range(len(first.variables))]
+
+    # A weight that no result depends on, such as the bias of an attention's keys, is rounding itself, and so
+    # are its moments: their own scale says nothing. So no entry has a scale below the upper quartile of those
+    # of all weights, or of all moments of its name.
+    @functools.cache
+    def scale(kind: str | None) -> float:
+        alike = (value for (_, value), each in zip(first.variables, kinds, strict=True) if each == kind)
+        return _upper_quartile(np.concatenate([np.abs(value[np.isfinite(value)]) for value in alike]))
+
+    pairs = zip(first.variables, second.variables, kinds, strict=False)
+    for number, ((path, value), (_, other), kind) in enumerate(pairs):
+        size = _size(value, other)
+        if kind is not None and 0 < size < math.inf:
+            size = _size(value, other, scale(kind))
+        found = [Difference(f"{place}, variable {path}", value, other, size)] if size else []
         is_moment = number >= len(first.variables) - first.moments
         yield from in_moments(found) if is_moment else found
+
+
+def _kind_of_variable(call: Call, number: int) -> str | None:
+    """Return what the entries of one of a call's variables are measured with; None for its own alone."""
+    path, value = call.variables[number]
+    if not np.ndim(value) or value.dtype.kind not in "fc":
+        return None
+    if number < call.weights:
+        return "weight"
+    if number >= len(call.variables) - call.moments:
+        return f"{path.partition('/')[0]} {path.rpartition('_')[2]}"
+    return None
 
 
 def in_moments(differences: Iterable[Difference]) -> Iterator[Difference]:
@@ -151,13 +222,17 @@ def _different_hooks(
     names = [[f"{hook}({'' if n is None else n})" for hook, n, _ in calls] for calls in (first, second)]
     for number, (a, b) in enumerate(itertools.zip_longest(*names, fillvalue="nothing")):
         if a != b:
-            yield Difference(f"{place}, call {number + 1} of callbacks", a, b, math.inf, decides=True)
+            epochs = sum(n is not None for _, n, _ in first[:number])
+            where = f"{place}, call {number + 1} of callbacks"
+            yield Difference(where, a, b, math.inf, decides=True, order=(0, epochs))
             return
     ends = [n + 1 for _, n, _ in first if n is not None]  # the epochs, by when they end
+    epoch = 0  # that have ended
     for (hook, number, logs), (_, _, others) in zip(first, second, strict=True):
-        where = f"epoch {ends[0]}, {hook}" if ends else hook
-        yield from _different_logs(f"{place}, {where}", logs, others, metrics)
-        ends = ends if number is None else ends[1:]
+        where = f"epoch {ends[epoch]}, {hook}" if epoch < len(ends) else hook
+        for found in _different_logs(f"{place}, {where}", logs, others, metrics):
+            yield dataclasses.replace(found, order=(0, epoch))
+        epoch += number is not None
 
 
 def _different_logs(place: str, first: Any, second: Any, metrics: Set[str]) -> Iterator[Difference]:
@@ -210,8 +285,11 @@ def _different_texts(place: str, first: str, second: str) -> Iterator[Difference
             yield Difference(f"{place}, number {number + 1}", a, b, size)
 
 
-def _size(first: Any, second: Any) -> float:
-    """Return by how much two values differ: 0 if they are equal bit for bit, inf where it is no rounding."""
+def _size(first: Any, second: Any, least: float = 0.0) -> float:
+    """Return by how much two values differ: 0 if they are equal bit for bit, inf where it is no rounding.
+
+    No entry of an array counts as less than `least`.
+    """
     kinds = (float, np.ndarray)
     if not isinstance(first, kinds) or not isinstance(second, kinds):
         return 0.0 if type(first) is type(second) and first == second else math.inf
@@ -229,11 +307,16 @@ def _size(first: Any, second: Any) -> float:
     # are results, and of a larger entry's in the arrays of a model, where sums cancel each other.
     apart = np.abs(np.where(finite, a, 0) - np.where(finite, b, 0)).astype(float)
     each = np.where(finite, np.maximum(np.abs(a), np.abs(b)), 0).astype(float)
-    largest, eps = np.max(each, initial=0.0), np.finfo(a.dtype).eps
-    if eps > _RESULTS:
-        each = np.maximum(each, np.quantile(each[each > 0], 0.75, method="lower") if largest else 0)
+    largest, eps = np.max(each, initial=least), np.finfo(a.dtype).eps
+    each = np.maximum(each, max(least, _upper_quartile(each) if eps > _RESULTS else 0.0))
     each = np.where(apart <= _NOISE * eps * largest, largest, each)
     return max(float(np.max(apart / np.maximum(each, _SMALLEST), initial=0.0)), _SMALLEST)
+
+
+def _upper_quartile(entries: np.ndarray) -> float:
+    """Return the upper quartile of the entries that are not 0."""
+    some = entries[entries > 0]
+    return float(np.quantile(some, 0.75, method="lower")) if some.size else 0.0
 
 
 def _short(value: Any) -> str:

@@ -53,6 +53,7 @@ def note(call: Call, model: keras.Model, hooks: Hooks, callbacks: Sequence[Any],
     if call.name == "fit":
         variables, moments = _variables(model)
         call.variables = [(_path(variable), _array(variable)) for variable in (*variables, *moments)]
+        call.weights = len(model.trainable_variables)
         call.moments = len(moments)
 
 
@@ -83,6 +84,7 @@ def _variables(model: keras.Model) -> tuple[list[Any], list[Any]]:
     optimizers = [part for part in [model.optimizer, *held] if isinstance(part, keras.optimizers.Optimizer)]
     moments = {id(variable): variable for each in optimizers for variable in each.variables}
     others = [
+        *model.trainable_variables,
         *model.variables,
         *(variable for metric in model.metrics for variable in metric.variables),
         *(value for value in held if isinstance(value, (tf.Variable, keras.Variable))),

@@ -144,7 +144,7 @@ class ValidationRunner(Runner):
         if results and self._streamed is not None:
             count = sum(result.batches for result in results)  # another one may have been made since
         if count < (self.least or 1):
-            warn_out_of_data(asked=self.least is not None)
+            warn_out_of_data(asked=self.least is not None, known=not self._batches.finds_end)
         if count and self._streamed is not None:
             self._streamed.warn_of_end()
 

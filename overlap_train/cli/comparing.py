@@ -21,10 +21,12 @@ from overlap_train._support.differences import (
     differences_of,
     different_calls,
     in_moments,
+    raised_alike,
+    without_made_up,
 )
 from overlap_train.cli.contents import content_of
 
-__all__ = ["Run", "differences"]
+__all__ = ["Run", "differences", "fail_alike"]
 
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _UNIT = r"(?:[mnuµ]?s|secs?|seconds?|mins?(?! ?[:=]? ?[-\d.])|minutes?|hr?s?|hours?)"
@@ -38,12 +40,12 @@ _WORD = re.compile(rf"\s*(?:({_MEASURED})|\d+:\d\d:\d\d(?:[.,]\d+)?|[^\s,;:=()\[
 # What libraries log and warn of themselves, and from where a warning or an exception comes.
 _OF_LIBRARIES = re.compile(
     r"^(?:\d{4}-\d\d-\d\d \S+: )?[IWEF](?:\d{4}| ).*\.(?:cc|h):\d+\].*\n|^WARNING:(?:tensorflow|absl):.*\n"
-    r"|^WARNING: All log messages before absl.*\n|^  File \".*\n(?:    .*\n)*"
+    r"|^WARNING: All log messages before absl.*\n"
     r"|^\S*/(?:site-packages|overlap_train|lib/python)\S*:\d+: \w*Warning: (?:.*\n){1,20}?  \S.*\n"
     r"|^\S+:\d+: (?=\w*Warning: )|^  warnings\.warn\(.*\n",
     re.MULTILINE,
 )
-_COLOUR = re.compile(r"\x1b\[[\d;]*[A-Za-z]")
+_DRAWN = re.compile(r"\x1b\[([?\d;]*)([A-Za-z])|([\r\n]|[\b]+)|[^\x1b\r\n\b]+|\x1b")
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,26 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
     """Yield where two runs differ, in the order in which it happened; what was written comes last."""
     names = ([call.name for call in run.calls] for run in (first, second))
     yield from deciding(differences_of("calls", *names))
+    around = 0
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
-        yield from different_calls(f"{a.name} {number + 1}" if len(first.calls) > 1 else a.name, a, b)
-    yield from deciding(differences_of("error", first.error, second.error))
+        around = around if a.within else number
+        place = f"{a.name} {number + 1}" if len(first.calls) > 1 else a.name
+        for each in different_calls(place, a, b, number):
+            # In which epoch of the call around it one was made is not known.
+            yield replace(each, order=(around, math.inf)) if a.within else each
+    errors = (None if run.error is None else without_made_up(run.error) for run in (first, second))
+    yield from deciding(differences_of("error", *errors))
     yield from _different_files(first.files, second.files)
     yield from _different_lines("line of output", first.lines, second.lines)
-    logged = (_lines(_OF_LIBRARIES.sub("", run.logged)) for run in (first, second))
+    logged = (_lines(_OF_LIBRARIES.sub("", without_made_up(run.logged))) for run in (first, second))
     yield from _different_lines("line on standard error", *logged)
+
+
+def fail_alike(first: Run, second: Run) -> bool:
+    """Whether all calls of both runs raise the same before an epoch has ended."""
+    pairs = zip(first.calls, second.calls, strict=False)
+    nothing = bool(first.calls) and not first.counts["epochs"]
+    return nothing and all(raised_alike(a.raised, b.raised) for a, b in pairs)
 
 
 # Places are those of the first run, the one by Keras: what varies between two of its runs has the same ones.
@@ -205,5 +220,24 @@ def _kind_of_name(name: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    lines = _COLOUR.sub("", text).removesuffix("\n").split("\n") if text else []
-    return [re.split("[\r\b]+", line.rstrip())[-1] for line in lines]
+    """Return what was drawn last in each row of a terminal: what begins a row anew leaves nothing of it."""
+    rows, row, column = [""], 0, 0
+    for drawn in _DRAWN.finditer(without_made_up(text).removesuffix("\n") if text else ""):
+        number, move, mark = drawn.groups()
+        count = int(number) if move and number.isdigit() else 1
+        if mark is not None:
+            row += mark == "\n"
+            column = max(0, column - len(mark)) if mark[0] == "\b" else 0
+        elif move in ("A", "B"):
+            row = max(0, row - count) if move == "A" else min(row + count, len(rows) - 1)
+        elif move == "G":
+            column = count - 1
+        elif move == "K" and number in ("", "0", "2"):
+            rows[row] = "" if number == "2" else rows[row][:column]
+        elif move == "J" and number in ("", "0"):
+            rows[row:] = [rows[row][:column]]
+        elif move is None:
+            rows[row] = rows[row][:column].ljust(column) + drawn[0]
+            column = len(rows[row])
+        rows += [""] * (row + 1 - len(rows))
+    return [row.rstrip() for row in rows] if text else []

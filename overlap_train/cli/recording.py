@@ -159,6 +159,9 @@ class Recorder:
         start_s, start_cpu_s, history = time.monotonic(), time.process_time(), None
         try:
             history = call(**arguments)
+        except BaseException as error:
+            noted.raised = error_text(error)
+            raise
         finally:
             noted.seconds = time.monotonic() - start_s
             noted.cpu_seconds = time.process_time() - start_cpu_s

@@ -8,6 +8,7 @@ a measured time, says nothing.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import re
 import shutil
@@ -82,13 +83,19 @@ def require_comparable(script: Path, keras: Run, ours: Run) -> None:
 def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) -> list[Finding]:
     """Return the verdict on two runs and what it rests on; if they differ, `again` gives others."""
     from overlap_train._support import differences as judging
-    from overlap_train.cli.comparing import differences
+    from overlap_train.cli.comparing import differences, fail_alike
 
     runs = {"keras": keras, "overlap": ours}
     judgement = judging.judge(
         list(differences(keras, ours)), lambda by: differences(runs[by], again(by)), tolerance=tolerance
     )
     remedy = "seed what the script draws from" if judgement.value == "unclear" else None
+    if judgement.value in ("equal", "rounding") and fail_alike(keras, ours):
+        text = (
+            "cannot be told: both fail alike before an epoch has ended, and nothing could be compared: "
+            + one_line(keras.calls[0].raised)
+        )
+        judgement = dataclasses.replace(judgement, value="unclear", text=text)
     state: State = "ok" if judgement.value in ("equal", "rounding") else "mend"
     findings = [Finding("verdict", judgement.value, judgement.text, state, remedy)]
     others = judgement.wrong[1:]
@@ -101,7 +108,7 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
             f"{count} values differ between two runs of Keras as well, such as {judgement.varying[0].place}"
         )
         findings.append(Finding("left out", count, text, "note"))
-    if keras.error is not None and keras.error == ours.error:
+    if judging.raised_alike(keras.error, ours.error):
         findings.append(Finding("end", keras.error, f"both runs: {one_line(keras.error)}", "note"))
     counts = ", ".join(f"{count} {name}" for name, count in keras.counts.items())
     findings.append(Finding("compared", keras.counts, counts))

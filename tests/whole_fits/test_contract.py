@@ -30,8 +30,12 @@ def test_the_caps_for_debugging_hold_and_are_told():
     keras.config.set_max_steps_per_epoch(3)
     try:
         model = plain()
-        with pytest.warns(UserWarning, match="Limiting"):
+        with pytest.warns(UserWarning, match="Limiting") as ours:
             history = Trainer(model).fit(X, Y, batch_size=8, epochs=5, verbose=0)
+        with pytest.warns(UserWarning, match="Limiting") as by_keras:
+            plain().fit(X, Y, batch_size=8, epochs=5, verbose=0)
+        places = [[(w.filename, w.lineno) for w in s if "Lim" in str(w.message)] for s in (ours, by_keras)]
+        assert places[0] == places[1]
         assert history.epoch == [0, 1]
         assert int(model.optimizer.iterations) == 6
     finally:
