@@ -1,7 +1,5 @@
 """The whitelist: what merely notes or computes, and ways to the training that are easily overlooked."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import io

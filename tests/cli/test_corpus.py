@@ -1,7 +1,5 @@
 """`scripts/corpus.sh`: the results of whole programs, by Keras and overlapped, in one table."""
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Each notebook runs from its first cell to its last, in one namespace, and is committed without output."""
 
-from __future__ import annotations
-
 import json
 import linecache
 

@@ -1,7 +1,5 @@
 """What objects hold, and where code is written, is found without running any of it."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import linecache

@@ -1,7 +1,5 @@
 """Whose a function or a class is, whatever it calls itself."""
 
-from __future__ import annotations
-
 import enum
 import json
 import math

@@ -1,7 +1,5 @@
 """What code can get hold of: objects that are found, and ends of the search."""
 
-from __future__ import annotations
-
 import collections
 import functools
 import random

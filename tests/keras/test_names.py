@@ -1,7 +1,5 @@
 """Private names of Keras are used at one place, and a Keras without one is refused."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from pathlib import Path
