@@ -3,13 +3,7 @@
 import pytest
 
 from overlap_train._support.results import flat, prefixed
-from overlap_train.records import (
-    EpochAccount,
-    Explanation,
-    FitAccount,
-    Reason,
-    ValidationResult,
-)
+from overlap_train.records import EpochAccount, Explanation, FitAccount, Reason, ValidationResult
 
 SIZES = dict(steps_per_epoch=None, workers=1, snapshot_bytes=0, data_bytes=0, tracing_s=0.0)
 

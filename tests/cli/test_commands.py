@@ -1,5 +1,6 @@
-"""`overlap-train build` and `overlap-train compare`: what they did, or why they could not."""
+"""`overlap-train build` and `compare`: what they did, or why they could not; reports for people."""
 
+import io
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from overlap_train._support.differences import Call
 from overlap_train.cli import verify
 from overlap_train.cli.comparing import Run
 from overlap_train.cli.main import main
+from overlap_train.cli.report import Finding, Report, show
 from overlap_train.conv import build
 from overlap_train.errors import NativeUnavailableError
 
@@ -87,3 +89,40 @@ def test_a_script_without_a_fit_has_nothing_to_compare(monkeypatch, tmp_path, ca
     (tmp_path / "train.py").touch()
     assert main(["compare", str(tmp_path / "train.py")]) == 2
     assert "has not called fit" in capsys.readouterr().err
+
+
+REPORT = Report(
+    "doctor",
+    {
+        "versions": [Finding("Keras", "3.15.1"), Finding("GPU", None, "none", "note")],
+        "nothing": [],
+        "caches": [Finding("a longer name", False, "not writable", "mend", "chmod [u+w] ~/.cache")],
+    },
+    title="What is here",
+)
+
+
+def test_plain_lines_stand_in_columns():
+    stream = io.StringIO()
+    show(REPORT, stream, as_json=False)
+    assert stream.getvalue().splitlines() == [
+        "What is here",
+        "",
+        "versions",
+        "  ok    Keras          3.15.1",
+        "  -     GPU            none",
+        "",
+        "caches",
+        "  mend  a longer name  not writable",
+        "                       -> chmod [u+w] ~/.cache",
+        "",
+        "1 to mend",
+    ]
+
+
+@pytest.mark.parametrize(("encoding", "expected"), [("utf-8", "/café\\udcff"), ("ascii", "/caf\\xe9\\udcff")])
+def test_a_path_that_is_no_text_is_shown_all_the_same(encoding, expected):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict")
+    report = Report("doctor", {"caches": [Finding("place", "/café\udcff", "", "mend", "ls /café\udcff")]})
+    show(report, stream, as_json=False)
+    assert stream.buffer.getvalue().decode(encoding).count(expected) == 2

@@ -1,4 +1,4 @@
-"""Each notebook runs from its first cell to its last, in one namespace, and is committed without output."""
+"""Notebooks run from the first cell to the last, and the page of what a fit prints shows what it prints."""
 
 import json
 import linecache
@@ -6,6 +6,7 @@ import linecache
 import pytest
 
 import overlap_train
+from tests.docs.captures import PAGE, PLACES, capture, missing, sections, shape
 from tests.docs.pages import ROOT
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -47,3 +48,16 @@ def test_a_notebook_is_a_page_of_the_site(path):
     assert page.count("```python\n") == sum(
         cell["cell_type"] == "code" for cell in json.loads(path.read_text())["cells"]
     )
+
+
+def test_the_page_has_each_place():
+    assert list(sections(PAGE.read_text())) == list(PLACES)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("place", PLACES)
+def test_a_capture_is_what_is_printed(place):
+    if missing(place):
+        pytest.skip(f"{', '.join(missing(place))} not installed")
+    kept = sections(PAGE.read_text())[place]
+    assert shape(capture(place)) == shape(kept), "run python -m tests.docs.captures"
