@@ -54,8 +54,10 @@ _NOT_SHOWN = {
     "_support/printing.py": ("style=",),
     "_support/reasons.py": ("",),
     "_training/settings.py": ("validations inside epochs", "_step of the trainer"),
+    "_validation/pool.py": ("ask for fewer workers, or",),  # the advice of a message
     "_validation/pending.py": ("Graph execution error|", r"\{\{.*?\}\}"),
     "_validation/sets.py": ("the trainer's validation_step",),
+    "options/epoch_only.py": ("Call `",),  # docstrings
     "records.py": ("timeline of overlap_train",),
     "routing.py": ("validations inside epochs",),
 }
