@@ -38,7 +38,7 @@ _NOT_SHOWN = {
     ),
     "_fit/draws.py": ("a table, an iterator, a queue or a captured dataset",),
     "_fit/lag.py": ("in step with the training", "… from epoch", "… from now on", "the training step"),
-    "_fit/own_methods.py": (*("put Keras's method back", "call super()"),),
+    "_fit/own_methods.py": ("put Keras's method back", "call super()"),
     "_fit/request.py": ("validation_step of the trainer",),
     "_fit/run.py": ("Collective ops is aborted",),
     "_inspection/code.py": ("",),

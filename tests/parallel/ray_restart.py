@@ -6,6 +6,7 @@ With a number of kills one of them is killed so often instead, at moments that t
 history of the training, and in how many runs of the workers it was made.
 """
 
+import itertools
 import json
 import os
 import random
@@ -38,19 +39,17 @@ def train(config):
             if epoch == 3 and not runs and not config["kills"]:
                 raise RuntimeError("once")
 
+    # Not in the callback: a resumed fit puts back what that remembers.
+    rng, ended = random.Random(f"{config['seed']} {runs}"), itertools.count(1)
+    dies, last = runs < config["kills"] and rank == rng.randint(0, 1), rng.randint(1, 5)
+
     class Killed(keras.callbacks.Callback):
         on_all_hosts = True
 
-        def on_train_begin(self, logs=None):
-            self.rng = random.Random(f"{config['seed']} {runs}")
-            self.dies = runs < config["kills"] and rank == self.rng.randint(0, 1)
-            self.after = self.rng.randint(1, 5)
-
         def on_epoch_end(self, epoch, logs=None):
-            self.after -= 1
-            if self.dies and not self.after:
+            if next(ended) == last and dies:
                 arguments = os.getpid(), signal.SIGKILL
-                threading.Timer(self.rng.uniform(0, 0.3), os.kill, arguments).start()
+                threading.Timer(rng.uniform(0, 0.3), os.kill, arguments).start()
 
     resume = tempfile.mkdtemp()  # of this worker and this run alone
     history = Trainer(model).fit(

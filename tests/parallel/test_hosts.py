@@ -233,16 +233,17 @@ REFUSED = {
 # Host 1 has five batches of its own, and the training stands behind the seventh or the sixth step of a pass.
 @pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("case", "resumed"),
+    ("case", "killed_at", "resumed"),
     [
-        ({"written_every": 3, "acts_at": [1, 7, 1]}, "resumed inside epoch 2, after 7 of its steps"),
-        ({"fit": {"steps_per_epoch": 3}, "acts_at": [1, 1, 2]}, "resumed after epoch 2"),
+        ({"written_every": 3}, [1, 7, 1], "resumed inside epoch 2, after 7 of its steps"),
+        ({"fit": {"steps_per_epoch": 3}}, [1, 1, 2], "resumed after epoch 2"),
     ],
 )
-def test_such_a_host_goes_on_where_its_own_rows_had_ended(case, resumed, tmp_path):
+def test_such_a_host_goes_on_where_its_own_rows_had_ended(case, killed_at, resumed, tmp_path):
     case = {**OWN_ROWS["uneven"], "own_order": True, "epochs": 5, "max_lag": 0, "resume": True, **case}
     unbroken = run(tmp_path / "unbroken", **case)
-    assert finish(tmp_path, start(tmp_path / "two", acts="is killed", **case))[1] == -signal.SIGKILL
+    killed = start(tmp_path / "two", acts="is killed", acts_at=killed_at, **case)
+    assert finish(tmp_path, killed)[1] == -signal.SIGKILL
     assert_same_result(run(tmp_path / "two", **case), unbroken)
     assert resumed in (tmp_path / "two" / "messages0.json").read_text()
 
