@@ -16,7 +16,7 @@ def _passed_on(hook: str) -> Callable[..., None]:
     def call(self: EpochOnly, *arguments: Any, **logs: Any) -> None:
         getattr(self.callback, hook)(*arguments, **logs)
 
-    call.__name__, call.__doc__ = hook, f"Call `{hook}` of the callback."
+    call.__name__, call.__doc__ = hook, f"Pass on `{hook}`."
     return call
 
 

@@ -55,6 +55,13 @@ class RayReport(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is unt
         with contextlib.ExitStack() as resources:
             self._ray.report({"epoch": epoch, **metrics}, checkpoint=self._newest(resources))
 
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing to keep: directory and reports are of this run of the workers."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Put nothing back."""
+
     def _newest(self, resources: contextlib.ExitStack) -> Any:
         """Return the newest checkpoint for Ray, once; None where there is none, or on another host."""
         if not self._is_chief or self._directory is None:

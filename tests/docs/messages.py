@@ -57,7 +57,6 @@ _NOT_SHOWN = {
     "_validation/pool.py": ("ask for fewer workers, or",),  # the advice of a message
     "_validation/pending.py": ("Graph execution error|", r"\{\{.*?\}\}"),
     "_validation/sets.py": ("the trainer's validation_step",),
-    "options/epoch_only.py": ("Call `",),  # docstrings
     "records.py": ("timeline of overlap_train",),
     "routing.py": ("validations inside epochs",),
 }

@@ -50,8 +50,7 @@ def ray(monkeypatch):
 def trained(resume, epochs):
     model = sequential("adam")
     policy = CheckpointPolicy(resume, keep=10)
-    report = RayReport(resume)
-    Trainer(model).fit(*arrays(), 32, epochs=epochs, callbacks=[report], resume=policy, verbose=0)
+    Trainer(model).fit(*arrays(), 32, epochs=epochs, callbacks=[RayReport(resume)], resume=policy, verbose=0)
     return model
 
 
@@ -72,6 +71,7 @@ def test_each_epoch_is_reported_and_its_checkpoint_goes_to_another_machine(ray, 
     ray.reports.clear()
     resumed = trained(tmp_path / "another machine", 5)
     assert [metrics["epoch"] for metrics, _ in ray.reports] == [3, 4]
+    assert newest.name not in [name for _, files in ray.reports for name in files]
     for own, other in zip(resumed.weights, whole.weights, strict=True):
         np.testing.assert_array_equal(own, other)
 
