@@ -117,8 +117,8 @@ def test_a_training_that_is_stopped_does_not_pass_for_completed(tmp_path):
     environment = ENVIRONMENT | {"TF_CONFIG": json.dumps(config)}
     result = interpreters.run([*command, f"--resume={tmp_path}"], env=environment)
     assert result.returncode == 75, result.stderr[-3000:]
-    assert "epoch 2/9" in result.stdout
-    assert "epoch 9/9" not in result.stdout
+    assert "Epoch 2/9" in result.stdout
+    assert "Epoch 9/9" not in result.stdout
     assert list(tmp_path.iterdir())
 
 
