@@ -50,8 +50,9 @@ class Interpreter:
         return self._process.exitcode
 
     def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        if self.poll() is None:  # or its number may be another's by now
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)

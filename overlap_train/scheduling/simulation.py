@@ -38,7 +38,10 @@ class BackgroundLoad:
         phase_s = math.fmod(start_s + self.phase_s, self.period_s)
         # Work that one would have done since the beginning of this period counts as still to do.
         periods, rest_s = divmod(work_s + float(np.interp(phase_s, at_s, done_s)), done_s[-1])
-        within_s = float(np.interp(rest_s, done_s, at_s)) if rest_s else 0.0
+        if rest_s < done_s[1]:  # by division, as the smallest shares have no finite inverse
+            within_s = rest_s / self.share
+        else:
+            within_s = busy_s + rest_s - done_s[1] if rest_s else 0.0
         return max(start_s - phase_s + periods * self.period_s + within_s, start_s)
 
 

@@ -39,9 +39,7 @@ class StandIn(types.ModuleType):
 @pytest.fixture
 def ray(monkeypatch):
     stand_in = StandIn()
-    package = types.ModuleType("ray")
-    package.train = stand_in
-    monkeypatch.setitem(sys.modules, "ray", package)
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(train=stand_in))
     monkeypatch.setitem(sys.modules, "ray.train", stand_in)
     monkeypatch.setattr(stand_in, "get_checkpoint", lambda: stand_in if stand_in.last else None)
     return stand_in

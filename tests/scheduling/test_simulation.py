@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import overlap_train.scheduling
@@ -42,6 +42,7 @@ def test_a_request_alone_takes_hardly_longer_than_it_has_to():
     first_s=st.floats(0, 0.1),
     second_s=st.floats(0, 0.1),
 )
+@example(0.75, 2.2e-313, 0.625, 0.0, 0.0)
 def test_background_load_does_the_same_work_whether_cut_or_not(duty, share, start_s, first_s, second_s):
     load = BackgroundLoad(duty, share)
     whole = load.end_s(start_s, first_s + second_s)
