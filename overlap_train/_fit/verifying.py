@@ -54,11 +54,10 @@ def verify_fit(
 
         unequal = list(_differences(runs["keras"], runs["overlap"]))
         judgement = judge(unequal, varying, tolerance=_TOLERANCE)
-    left_out = {difference.place for difference in judgement.varying}
     return Verification(
         equal=judgement.value in ("equal", "rounding"),
         verdict=judgement.text,
-        differences=tuple(judgement.wrong or [d for d in unequal if d.place not in left_out]),
+        differences=tuple(judgement.wrong or judgement.within),
         messages=tuple(messages),
         keras_s=runs["keras"].seconds,
         overlapped_s=runs["overlap"].seconds,

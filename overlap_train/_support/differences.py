@@ -25,6 +25,7 @@ _MADE_UP = re.compile(
     re.MULTILINE,
 )
 _NEVER = (math.inf, math.inf)
+_ALIKE = 10  # times a difference between two runs of one kind is still the same
 _NOISE = 8  # spacings of the largest entry in which the entries of an array may differ by rounding
 
 
@@ -79,12 +80,14 @@ class Judgement:
         value: "equal" bit for bit, equal up to "rounding", "different", or "unclear".
         text: the same as a sentence.
         wrong: the differences that are more than rounding, and in which Keras does not differ from itself.
+        within: those in which Keras does not differ from itself at all.
         varying: those in which two runs of one kind differ by more than rounding.
     """
 
     value: str
     text: str
     wrong: Sequence[Difference] = ()
+    within: Sequence[Difference] = ()
     varying: Sequence[Difference] = ()
 
 
@@ -109,26 +112,28 @@ def judge(
         unclear = {place: d for place, d in noise.items() if not d.size <= tolerance}
     # What differs in the epoch of a race or later follows from it, even if two runs agree there by chance.
     since = min((d.order for d in unclear.values() if d.decides), default=None)
+    # A time since some start differs by as much as in two runs of Keras, which may be less than rounding.
+    limits = {place: max(tolerance, _ALIKE * d.size) for place, d in noise.items()}
     wrong = [
         d
         for d in unequal
         if d.place not in unclear
-        and not d.size <= tolerance
+        and not d.size <= limits.get(d.place, tolerance)
         and (since is None or d.order < since or d.is_structural)
     ]
-    clear = [d for d in unequal if d.place not in noise]
+    within = [d for d in unequal if d.place not in noise]
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
-        return Judgement("different", f"different: {wrong[0]}", wrong, left_out)
+        return Judgement("different", f"different: {wrong[0]}", wrong, within, left_out)
     if unseeded is not None:
         text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"
-        return Judgement("unclear", text, (), left_out)
-    if clear:
-        worst = max(clear, key=lambda difference: difference.size)
+        return Judgement("unclear", text, (), within, left_out)
+    if within:
+        worst = max(within, key=lambda difference: difference.size)
         text = f"equal up to rounding: the largest difference is {worst.size:.1e}, {worst}"
-        return Judgement("rounding", text, (), left_out)
-    return Judgement("equal", "equal bit for bit", (), left_out)
+        return Judgement("rounding", text, (), within, left_out)
+    return Judgement("equal", "equal bit for bit", varying=left_out)
 
 
 def without_made_up(text: str) -> str:

@@ -396,6 +396,9 @@ def _with_losses(*losses, **more):
         # All came to the same metric by chance, where losses differ.
         ((0.5, (0.4, 1.1)), (0.5, (0.3, 1.0)), (0.5, (0.4, 1.1)), "unclear"),
         ((0.5, 0.6), (0.4, 0.4), (0.5, 0.6), "unclear"),
+        # Keras differs from itself by less than rounding, and ours by a little more, or by far more.
+        ((0.5001, 0.4), (0.50004, 0.4), None, "equal"),
+        ((0.501, 0.4), (0.50004, 0.4), None, "different"),
     ],
 )
 def test_what_varies_between_runs_of_either_kind_is_no_difference(ours, by_keras_again, ours_again, verdict):

@@ -154,8 +154,11 @@ def timed(callback, epoch):
     callback.nanoseconds = time.perf_counter_ns()
 
 
-def test_a_measured_time_is_no_difference():
-    logged = keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: logs.update(at=time.perf_counter()))
+@pytest.mark.parametrize("since_s", [0.0, 1e9], ids=["start", "1970"])  # by how much two times differ at all
+def test_a_measured_time_is_no_difference(since_s):
+    logged = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda _, logs: logs.update(at=since_s + time.process_time())
+    )
     told = verified(Trainer(pools.sequential()), callbacks=[AtEpoch(timed), logged])
     assert (told.verdict, told.differences) == ("equal bit for bit", ())
 
