@@ -75,6 +75,11 @@ def wants_test_batches(callback: keras.callbacks.Callback) -> bool:
     return bool(_acting(callback, TEST_BATCH_HOOKS))
 
 
+def may_wait(callbacks: Iterable[keras.callbacks.Callback]) -> bool:
+    """Whether any of the callbacks has a hook inside epochs that may have to be called late."""
+    return any(overrides(each, "on_epoch_begin") or wants_train_batches(each) for each in callbacks)
+
+
 def acts_in(callback: keras.callbacks.Callback, hooks: Iterable[str]) -> bool:
     """Whether a callback may do something in some hooks that has to take effect in time."""
     if is_declared_safe(callback):

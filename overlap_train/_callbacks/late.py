@@ -17,13 +17,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._callbacks.delivery import EpochBeginning
+from overlap_train._callbacks.delivery import BeginNext, EpochBeginning
 from overlap_train._callbacks.hooks import asks_schedule, is_declared_safe, overrides, wants_train_batches
+from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._snapshot import ModelState, StateVariable, Values, same_bits
 
 
-class EpochHooks:
+class LateHooks(EpochHooks):
     """Calls the hooks inside epochs, or has them wait.
 
     While an earlier epoch has not been delivered, which `waits` tells, `late` hooks wait for its delivery,
@@ -41,8 +42,7 @@ class EpochHooks:
         late: bool = False,
         resets_late: bool = False,
     ) -> None:
-        self._model = model
-        self._callbacks = callbacks
+        super().__init__(model, callbacks)
         self._state = state
         self._waits = waits
         members = callbacks.callbacks if late else []
@@ -59,18 +59,12 @@ class EpochHooks:
 
     @property
     def has_begun(self) -> bool:
-        """Whether an epoch that is still to be trained was begun by the delivery that took it back.
-
-        No checkpoint holds that.
-        """
         return self._begun_epoch is not None
 
-    def begins(self, epoch: int) -> bool:
-        """Whether the `on_epoch_begin` of an epoch is still to be called."""
-        return bool(self._begins) and self._begins[0] == epoch
+    def begins_late(self, epoch: int) -> BeginNext | None:
+        return self._begin_late if self._begins and self._begins[0] == epoch else None
 
     def epoch_begin(self, epoch: int) -> None:
-        """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
         begun, self._begun_epoch = self._begun_epoch == epoch, None
         ahead = not begun and self._waits()
         if not begun and not (ahead and self._resets_late):
@@ -85,7 +79,7 @@ class EpochHooks:
             self._reset_metrics = self._state.read_metrics()
             self._ask_schedules(epoch)
 
-    def begin_late(self, trained: Values) -> EpochBeginning:
+    def _begin_late(self, trained: Values) -> EpochBeginning:
         """Call the first `on_epoch_begin` that waits; `trained` are the variables of its epoch."""
         self._begun_epoch = self._begins.popleft()
         expected, reason = self._reset_metrics, None
@@ -107,16 +101,16 @@ class EpochHooks:
         triples = zip(self._state.metrics, values, self._state.read_metrics(), strict=True)
         return next((variable.name for variable, old, new in triples if not same_bits(old, new)), None)
 
-    def batch_begin(self, epoch: int, batch: int) -> None:
-        """Call `on_train_batch_begin`, or have it wait."""
-        self._call(epoch, "on_train_batch_begin", batch, None)
-
-    def batch_end(self, epoch: int, batch: int, logs: Mapping[str, Any] | None) -> None:
-        """Call `on_train_batch_end`, or have it wait."""
-        self._call(epoch, "on_train_batch_end", batch, logs)
+    def batch(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None = None) -> None:
+        if not self._late or not self._waits():
+            super().batch(epoch, hook, number, logs)
+            return
+        values = keras_metrics.python_logs(logs)
+        self._call_each(self._at_once, hook, number, dict(values))
+        if self._any_batches:
+            self._batches.append((epoch, hook, number, values))
 
     def release(self, epoch: int) -> None:
-        """Call the hooks that wait of the epochs up to one, whose predecessor has been delivered."""
         self._begun_epoch = None
         while self._begins and self._begins[0] <= epoch:  # where a stop is not obeyed at once
             self._call_each(self._late, "on_epoch_begin", self._begins.popleft(), {})
@@ -124,7 +118,6 @@ class EpochHooks:
             self._call_each(self._late, *self._batches.popleft()[1:])
 
     def drop(self) -> None:
-        """Forget the hooks that wait: the epochs are trained again, or never delivered."""
         self._begins.clear()
         self._batches.clear()
 
@@ -145,15 +138,6 @@ class EpochHooks:
         rates = [each.learning_rate for each in getattr(optimizer, "optimizers", [optimizer])]
         handles = {id(StateVariable.of_keras(r).handles[0]) for r in rates if isinstance(r, keras.Variable)}
         return [i for i, v in enumerate(self._state.variables) if id(v.handles[0]) in handles]
-
-    def _call(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None) -> None:
-        if not self._late or not self._waits():
-            getattr(self._callbacks, hook)(number, logs)
-            return
-        values = keras_metrics.python_logs(logs)
-        self._call_each(self._at_once, hook, number, dict(values))
-        if self._any_batches:
-            self._batches.append((epoch, hook, number, values))
 
     def _call_each(
         self, callbacks: Sequence[keras.callbacks.Callback], hook: str, number: int, logs: dict[str, Any]

@@ -14,8 +14,9 @@ import keras
 
 from overlap_train._callbacks.delivery import Delivery
 from overlap_train._callbacks.grounds import Grounds
-from overlap_train._callbacks.hooks import hook_that_waits
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.hooks import hook_that_waits, may_wait
+from overlap_train._callbacks.inside import EpochHooks
+from overlap_train._callbacks.late import LateHooks
 from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
@@ -40,7 +41,7 @@ from overlap_train._validation.step_validations import StepValidations, deliver_
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train._validation.validation_sources import ValidationSources
 from overlap_train.errors import OverlapError
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
 from overlap_train.records import StepValidation
@@ -67,7 +68,7 @@ class FitBuilder:
     _request: FitRequest
     _cursor: Cursor
     _callbacks: keras.callbacks.CallbackList
-    _progress: ProgressReporter
+    _progress: QuietProgress
     _resources: contextlib.ExitStack
     _inside: list[StepValidation]  # takes the results of validations inside epochs
     _: KW_ONLY
@@ -201,11 +202,13 @@ class FitBuilder:
         # With on_change="continue" some may have to be called at once although the training runs ahead.
         waiting_hook = self._waiting_hook(suite)
         late = settings.hosts.count == 1 and not any(map(waiting_hook, self._callbacks.callbacks))
-        hooks = EpochHooks(
-            *(request.model, callbacks, state, lambda: len(backlog) > 0),
-            late=late,
-            resets_late=suite.reads_by_python(),
-        )
+        hooks, resets_late = EpochHooks(request.model, callbacks), suite.reads_by_python()
+        if resets_late or (late and may_wait(self._callbacks.callbacks)):
+            hooks = LateHooks(
+                *(request.model, callbacks, state, lambda: len(backlog) > 0),
+                late=late,
+                resets_late=resets_late,
+            )
         lag = LagControl(
             backlog,
             self._progress.message,

@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from overlap_train._callbacks.delivery import Outcome
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._checkpoint.attributes import beside
 from overlap_train._checkpoint.content import StartPoint, require_storable
 from overlap_train._checkpoint.fingerprints import (

@@ -9,22 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from overlap_train._callbacks.delivery import Delivery, EpochBeginning, Outcome
-from overlap_train._callbacks.late import EpochHooks
+from overlap_train._callbacks.delivery import BeginNext, Delivery, Outcome
+from overlap_train._callbacks.inside import EpochHooks
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import Checkpoints
 from overlap_train._fit.course import Ledger
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._fit.lag import LagControl
-from overlap_train._snapshot import Snapshot, Values
+from overlap_train._snapshot import Snapshot
 from overlap_train._support.results import flat, prefixed
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.step_validations import StepValidations
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationTimeoutError, ValidationWorkerError
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.parallel.hosts import Hosts
 
 
@@ -42,7 +42,7 @@ class Deliveries:
     resumer: Resumer | None
     cursor: Cursor
     ledger: Ledger
-    progress: ProgressReporter
+    progress: QuietProgress
     hosts: Hosts
     timeout_s: float | None  # for one validation
     check_interrupted: Callable[[], None]  # raises `Interrupted` after a signal, on one host
@@ -185,7 +185,7 @@ class Deliveries:
             stops=pending.stops,
             trained_on=trained_on,
             ended=functools.partial(self._ended, pending, trained_on=trained_on),
-            begin_next=self._begin_next if self.hooks.begins(pending.epoch + 1) else None,
+            begin_next=self._begin_next(pending.epoch + 1),
         )
         if outcome.spans:
             accounts.validated(pending.epoch, outcome.spans, delivering=True)
@@ -202,9 +202,13 @@ class Deliveries:
         if self.checkpoints is not None:
             self.checkpoints.write_delivered(pending.snapshot, outcome, position)
 
-    def _begin_next(self, aside: Values) -> EpochBeginning:
-        """Calls the `on_epoch_begin` of the next epoch; the training, at `aside`, may be further."""
-        return self.hooks.begin_late(self.backlog.oldest.snapshot.values if len(self.backlog) else aside)
+    def _begin_next(self, epoch: int) -> BeginNext | None:
+        """Returns what calls the `on_epoch_begin` of an epoch late, while the training may be further."""
+        begin = self.hooks.begins_late(epoch)
+        if begin is None or not len(self.backlog):
+            return begin
+        trained = self.backlog.oldest.snapshot.values
+        return lambda aside: begin(trained)
 
     def _trained_on(self, snapshot: Snapshot) -> bool:
         """Whether training has gone on from a snapshot, even if only to reset its metrics."""

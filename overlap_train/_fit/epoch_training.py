@@ -68,7 +68,7 @@ class EpochTraining:
     def begin_call(self, epoch: int, *, begun: bool) -> None:
         """Calls the hook of a batch's beginning, unless it has `begun`."""
         if self.calls_batches and not begun:
-            self._call(self.hooks.batch_begin, epoch, self.cursor.steps)
+            self._call(self.hooks.batch, epoch, "on_train_batch_begin", self.cursor.steps)
 
     def run_call(self, epoch: int, steps: int) -> StepsDone:
         """Makes one compiled call of at most `steps` steps."""
@@ -92,7 +92,7 @@ class EpochTraining:
         self.pace.observe(done.steps, span.duration_s)
         self._course.step += done.steps
         if self.calls_batches and done.steps:
-            self._call(self.hooks.batch_end, epoch, first + self._group - 1, done.logs)
+            self._call(self.hooks.batch, epoch, "on_train_batch_end", first + self._group - 1, done.logs)
         if stepwise is not None and done.steps:
             step = self._course.step
             stepwise.after(step - done.steps, step, lambda: self.take_snapshot(epoch))

@@ -16,7 +16,7 @@ from overlap_train._fit.build import FitBuilder, FitParts
 from overlap_train._fit.request import FitRequest
 from overlap_train._fit.step_building import look_only
 from overlap_train._support.reasons import Reason
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import SpanRecorder
 from overlap_train.records import Explanation
 
@@ -37,7 +37,7 @@ def build_to_look(request: FitRequest, resources: contextlib.ExitStack) -> tuple
     look_only(request, resources)
     cursor = Cursor(request.feed, request.steps_per_epoch, tells=False)
     steps = cursor.steps_per_epoch
-    progress = resources.enter_context(ProgressReporter(request.epochs, steps, verbose=request.verbose))
+    progress = resources.enter_context(QuietProgress())
     callbacks = _unheard(request.callbacks)
     builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
     return builder.build(), steps

@@ -19,6 +19,7 @@ from overlap_train._keras import training as keras_training
 from overlap_train._validation.replica_metrics import counted
 from overlap_train.errors import HostLostError, HostMismatchError, ValidationWorkerError
 from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.terminal import TolerantStream
 from overlap_train.parallel.hosts import Hosts
 
@@ -39,7 +40,9 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         callbacks = make_callback_list(
             model, request.callbacks, verbose=request.verbose, epochs=request.epochs, steps=steps
         )
-        progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
+        progress = QuietProgress()
+        if request.verbose != 0:
+            progress = ProgressReporter(request.epochs, steps, verbose=request.verbose)
         resources.enter_context(progress)
         if request.counts_on_first:
             resources.enter_context(counted(model.metrics_variables, by_first=True))

@@ -13,8 +13,8 @@ from typing import Any, TextIO
 
 from tqdm import tqdm
 
-from overlap_train._support.closing import Closing
 from overlap_train._support.fit_arguments import Verbosity
+from overlap_train.monitoring.quiet import PendingValidation, QuietProgress
 from overlap_train.monitoring.table import format_metric
 from overlap_train.monitoring.terminal import (
     BAR_WIDTH,
@@ -28,11 +28,8 @@ from overlap_train.monitoring.terminal import (
 _REDRAW_S = 0.1
 _HEARTBEAT_S = 30.0
 
-PendingValidation = tuple[int, int, int]
-"""(epoch, shards done, shards)."""
 
-
-class ProgressReporter(Closing):
+class ProgressReporter(QuietProgress):
     """Show the training and the pending validations, in a form that suits the stream.
 
     - `verbose=1` on a terminal or in a notebook: a bar. Each epoch leaves Keras's two lines when its
@@ -40,7 +37,6 @@ class ProgressReporter(Closing):
     - `verbose=1` elsewhere: one line for each epoch, when its validation has arrived, and one where there
       would be none for 30 seconds.
     - `verbose=2`: Keras's two lines without a bar, and details such as the plan.
-    - `verbose=0`: nothing.
 
     All methods belong to the training thread and cost microseconds where there is nothing to show. A stream
     that breaks (a closed pipe) silences the reporter; it does not end the training.
@@ -67,12 +63,12 @@ class ProgressReporter(Closing):
             stream: the text stream to write to; None means `sys.stdout`, as in Keras.
             clock: returns the time in seconds.
         """
-        self.messages: list[str] = []
+        super().__init__()
         self._stream = TolerantStream(sys.stdout if stream is None else stream)
         self._total_epochs = total_epochs
         self._steps_per_epoch = steps_per_epoch
         self._clock = clock
-        self._silent, self._details = verbose == 0, verbose == 2
+        self._details = verbose == 2
         shows_bar = verbose in ("auto", 1) and (self._stream.in_notebook() or is_terminal(self._stream))
         self._live = LiveLine(self._stream) if shows_bar else None
         self._two_lines = shows_bar or verbose == 2
@@ -120,8 +116,6 @@ class ProgressReporter(Closing):
         """Show that the steps of an epoch are done; its line waits for a validation that follows."""
         steps, self._epoch = self._step, None
         self._steps_per_epoch = self._steps_per_epoch or steps or None
-        if self._silent:  # nor is a value asked for its text, which may be the user's code
-            return
         parts = [f"{steps}/{steps}", f"{seconds:.0f}s", _pace(seconds, steps)]
         if self._live is not None:  # as Keras's bar stays
             parts = [" ".join([parts[0], bar_of(self._stream)[-1] * BAR_WIDTH, *parts[1:]])]
@@ -134,8 +128,6 @@ class ProgressReporter(Closing):
 
     def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
-        if self._silent:
-            return
         if epoch in self._lines:
             self._lines[epoch] = SEPARATOR.join([self._lines[epoch], *_metric_texts(metrics)])
         else:
@@ -145,7 +137,7 @@ class ProgressReporter(Closing):
 
     def message(self, text: str, *, detail: bool = False) -> None:
         """Print a notice on lines of its own; a detail, such as the plan, with `verbose=2` only."""
-        self.messages.append(text)
+        super().message(text)
         if self._details or not detail:
             self._say(text)
 
@@ -170,8 +162,6 @@ class ProgressReporter(Closing):
     def _show(self, *, now: bool = False) -> None:
         """Redraw the bar, or show that the run is alive, where either is due."""
         now_s = self._clock()
-        if self._silent:
-            return
         head = self._preparing or "waiting" if self._epoch is None else self._name(self._epoch)
         step = None if self._epoch is None else self._step
         if self._live is not None and (now or now_s - self._drawn_s >= _REDRAW_S):
@@ -206,8 +196,6 @@ class ProgressReporter(Closing):
             self._say(self._lines.pop(epoch))
 
     def _say(self, text: str) -> None:
-        if self._silent:
-            return
         self._said_s = self._clock()
         if self._live is not None:
             self._live.say(text)

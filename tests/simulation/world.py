@@ -560,7 +560,7 @@ class World:
         )
         return Deliveries(
             callbacks=callbacks,
-            hooks=late.EpochHooks(self.model, callbacks, self.state, lambda: len(backlog) > 0, late=lag > 0),
+            hooks=late.LateHooks(self.model, callbacks, self.state, lambda: len(backlog) > 0, late=lag > 0),
             suite=suite,
             backlog=backlog,
             delivery=deliver_to,
