@@ -125,7 +125,9 @@ def judge(
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
-        return Judgement("different", f"different: {wrong[0]}", wrong, within, left_out)
+        begun = within[0] if within and within[0].size <= tolerance else None  # as rounding, which grows
+        beginning = "" if begun is None else f"; it begins with {begun.size:.1e}, {begun.place}"
+        return Judgement("different", f"different: {wrong[0]}{beginning}", wrong, within, left_out)
     if unseeded is not None:
         text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"
         return Judgement("unclear", text, (), within, left_out)

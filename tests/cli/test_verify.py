@@ -408,6 +408,13 @@ def test_what_varies_between_runs_of_either_kind_is_no_difference(ours, by_keras
     assert findings[0].value == verdict
 
 
+def test_where_rounding_began_that_grew_is_said():
+    runs = {"keras": _with_losses(0.5, 0.4, 0.3), "overlap": _with_losses(0.5, 0.400001, 0.31)}
+    text = judge(1e-4, *runs.values(), runs.get)[0].text
+    assert text.startswith("different: fit, epoch 3, on_epoch_end loss: 0.3 by Keras, 0.31 overlapped")
+    assert text.endswith("; it begins with 2.5e-06, fit, epoch 2, on_epoch_end loss")
+
+
 GRAPH = "Error: Graph execution error:\n\nDetected at node {0} defined at\n{1}\nrow 1 [[{{{{node {0}}}}}]]"
 
 
