@@ -353,12 +353,8 @@ class SnapshotEvaluator:
 
     def _find_obstacle(self, model: keras.Model) -> str | None:
         """Returns why the parts of a set do not add up to the whole, or None."""
-        unmergeable: list[str] = Traces.of(model).get(
-            "test",
-            keras_training.test_function(model),
-            ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model)))),
-            lambda: unmergeable_metrics(model),
-        )
+        key = ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model))))
+        unmergeable = Traces.of(model, "test").get(key, lambda: unmergeable_metrics(model))
         if self.by_python:
             return "custom code computes the metrics"
         if self._step.own_logs:
@@ -376,9 +372,7 @@ class SnapshotEvaluator:
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
         # One by one, batches of another kind may have the same step, traced for any size.
         kind = str(data_spec if self._in_memory else batches.raw_spec)
-        return Traces.of(model).get(
-            "test",
-            keras_training.test_function(model),
+        return Traces.of(model, "test").get(
             (Same(self._step), fold, kind, self._draws, Same(self._logs), self._finds_end, metrics),
             lambda: EvaluationFunctions(
                 self._step,
