@@ -82,8 +82,10 @@ def test_no_pass_begins_after_the_end():
     assert left.draw() is None
     assert data.events == []
     batches = streamed()
+    left = batches.begin()
     batches.close()
-    assert draw_all(batches.begin()) == ([], [])
+    assert draw_all(left) == ([], [])
+    assert draw_all(batches.begin())[0], "one that is prepared later begins"
 
 
 def draw_all(stream, most=4):
