@@ -205,7 +205,7 @@ class BatchStream:
 
     _begin: Callable[[BatchStream], Iterator[Any]]
     _left: int | None
-    _end: Callable[[BatchStream], None] = lambda stream: None
+    _end: Callable[[BatchStream], None]
 
     def __post_init__(self) -> None:
         self._batches: Iterator[Any] | None = None
@@ -213,7 +213,6 @@ class BatchStream:
         self._drawing = 0  # workers in `draw_some`
         self._ahead: _Ahead | None = None
         self.count = 0
-        self.ended = False
 
     def limit(self, most: int) -> None:
         """Limits the number of batches; call it before the first draw."""
@@ -249,7 +248,7 @@ class BatchStream:
                 self._batches = self._begin(self)
             batch = None if self._left == 0 else next_batch(self._batches)
             if batch is None:
-                self.ended, self._left = self.ended or self._left != 0, 0
+                self._left = 0
                 self._end(self)
                 return None
             self.count += 1
@@ -282,10 +281,9 @@ class BatchStream:
             with self._changed:
                 self._drawing -= 1
                 self.count += count
-                if not more:
-                    self.ended, self._left = self.ended or most > 0, 0
                 more = more and self._left != 0
                 if not more:
+                    self._left = 0
                     self._changed.wait_for(lambda: not self._drawing)
                     self._changed.notify_all()
                     self._end(self)
@@ -299,12 +297,6 @@ class BatchStream:
     def __iter__(self) -> Iterator[Any]:
         while (batch := self.draw()) is not None:
             yield batch
-
-    def finish(self) -> None:
-        """Ends the validation: no worker draws any more."""
-        with self._changed:
-            self._left = 0
-            self._end(self)
 
 
 class _Ahead:

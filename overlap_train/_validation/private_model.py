@@ -302,8 +302,7 @@ def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
 
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
     """Gives the copy what layers keep next to their configuration and variables: tables, statistics."""
-    layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=True))
-    for layer, other in layers:
+    for layer, other in zip(*map(keras_models.flat_layers, (model, copy)), strict=True):
         store: dict[str, Any] = {}
         layer.save_own_variables(store)
         if store:

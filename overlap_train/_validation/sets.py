@@ -194,10 +194,8 @@ def _untraced_reason(request: SetRequest) -> Reason | None:
         traces = Traces.of(model, "test")
         if (reason is not None and not traces) or (reason is None and _TRACED_BY_KERAS in traces):
             return traces.get(_TRACED_BY_KERAS, lambda: reason)
-    if reason is not None:
+    if reason is not None or not request.settings.shared:
         return reason
-    if not request.settings.shared:
-        return None
     # Of Keras's own step we make the losses whole.
     owner = keras_models.overriding_class(request.model, "test_step")
     if not request.settings.stock_validation:

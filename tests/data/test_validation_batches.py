@@ -82,9 +82,7 @@ def test_a_pipeline_that_reads_a_variable_is_drawn_anew_and_names_it():
     firsts = []
     for value in (2.0, 3.0):
         scale.assign(value)
-        stream = batches.begin()
-        firsts.append(next(iter(stream.draw, None))[0].numpy())
-        stream.finish()
+        firsts.append(batches.begin().draw()[0].numpy())
     np.testing.assert_array_equal(firsts[1] / 3, X[:5])
     np.testing.assert_array_equal(firsts[0] / 2, X[:5])
     assert make(dataset(), cache_bytes=0).reads == []
