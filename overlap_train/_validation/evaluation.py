@@ -333,17 +333,16 @@ class SnapshotEvaluator:
         last, ended = results[-1], self._functions.ended
         if ended is not None and self._batches.steps is not None and int(count) >= self._batches.steps:
             ended = None  # no step has found the end of the data
-        state = last.state if ended is None else tuple(ended(self._variables(values), last.state))
-        if self.by_python:
-            return ValidationResult(last.logs, last.running, state, unread=True)
-        if self._step.own_logs:
-            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, state)
         total = results[0].state
         for result in results[1:]:  # some small additions, run sooner than compiled
             total = tuple(a + b for a, b in zip(total, result.state, strict=True))
         total = tuple(over_hosts(total))
         if ended is not None:
             total = tuple(ended(self._variables(values), total))
+        if self.by_python:
+            return ValidationResult(last.logs, last.running, total, unread=True)
+        if self._step.own_logs:  # of a set that is not divided
+            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, total)
         metrics = keras_metrics.python_logs(self._functions.result(self._variables(values), total))
         return ValidationResult(metrics, last.running, total)
 
