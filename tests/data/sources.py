@@ -43,11 +43,6 @@ def sums(batches, first, stop):
 
 def over(batches, step, first, stop, start):
     """Does a step with each batch inside a compiled function; returns the last tensor."""
-    return walk(batches, step, start)(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64))
-
-
-def walk(batches, step, start):
-    """Returns a compiled function of what batches hold, the first one's number and that behind the last."""
 
     @tf.function(autograph=False)
     def run(held, first, stop):
@@ -58,7 +53,7 @@ def walk(batches, step, start):
             parallel_iterations=1,
         )[1]
 
-    return run
+    return run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64))
 
 
 def feed_of(x, y=None, weight=None, *, memory=True, shuffle=True, preprocess=None, **options):

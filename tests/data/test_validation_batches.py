@@ -16,7 +16,7 @@ from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._data.validation_data import ArrayBatches, ValidationSource, split_batches
 from overlap_train._keras.data import recognize
-from tests.data.sources import X, Y, dataset, make, over, sums, walk
+from tests.data.sources import X, Y, dataset, make, over, sums
 
 
 def given(*data, **options):
@@ -35,9 +35,8 @@ def test_rows_are_read_when_they_are_asked_for_and_once(dtype):
     np.testing.assert_array_equal(read[0][0], read[0][1])
     assert [tuple(spec.shape) for spec in data.layout.specs] == [array.shape for array in read]
     assert [spec.dtype for spec in data.layout.specs] == [tensor.dtype for tensor in data.tensors]
-    assert [(spec.shape[0], spec.dtype) for spec in ArrayBatches(data, steps=None).blank] == [
-        (0, t.dtype) for t in data.tensors
-    ]
+    blank = ArrayBatches(data, steps=None).blank
+    assert [(spec.shape[0], spec.dtype) for spec in blank] == [(0, t.dtype) for t in data.tensors]
     x[0] = x[2]
     np.testing.assert_array_equal(np.asarray(data.tensors[0]), read[0])
 
@@ -148,10 +147,8 @@ def test_parts_run_side_by_side():
         )
         return [total.assign_add(tf.reduce_sum(x) + 1.0, read_value=True)]
 
-    run = walk(batches, step, tf.zeros([]))
     with concurrent.futures.ThreadPoolExecutor(2) as executor:
-        parts = [[tf.constant(n, tf.int64) for n in (s.first, s.stop)] for s in split_batches(count, 2)]
-        list(executor.map(lambda part: run(batches.held, *part), parts))
+        list(executor.map(lambda s: over(batches, step, s.first, s.stop, 0.0), split_batches(count, 2)))
     assert float(total) == X.sum() + count
 
 
