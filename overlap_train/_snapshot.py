@@ -8,6 +8,7 @@ training thread, between two calls; the tensors may be read from anywhere.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -205,11 +206,8 @@ class ModelState:
 
     def pack(self, flat: Sequence[tf.Tensor]) -> Values:
         """Divides values in the order of `Values.flat` into their kinds."""
-        parts, start = [], 0
-        for group in self._groups:
-            parts.append(tuple(flat[start : start + len(group)]))
-            start += len(group)
-        return Values(*parts)
+        rest = iter(flat)
+        return Values(*(tuple(itertools.islice(rest, len(group))) for group in self._groups))
 
 
 def same_bits(a: tf.Tensor, b: tf.Tensor) -> bool:

@@ -55,7 +55,7 @@ class _Kept:
             model.run_eagerly,
             model.jit_compile,
             model.steps_per_execution,
-            Traces.of(model).has("test", model.test_function, "traced_by_keras"),
+            model.test_function is not None and "traced_by_keras" in Traces.of(model, "test"),
         )
 
 

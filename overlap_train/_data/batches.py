@@ -9,9 +9,7 @@ trace of a step does: a variable becomes part of the snapshots, and what no snap
 
 from __future__ import annotations
 
-import abc
 import math
-from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -75,34 +73,3 @@ def trace_preprocess(preprocess: Preprocess | None, raw_spec: Any) -> tuple[Trac
         lambda t: None if t is None else tf.TensorSpec(t.shape, t.dtype), traced.outputs
     )
     return traced, spec
-
-
-BatchStep = Callable[[Any], list[tf.Tensor]]
-"""Processes one batch inside a compiled loop; returns the tensors that the loop carries."""
-
-
-class Fold(abc.ABC):
-    """Walks through batches in memory inside a compiled function. Holds no data; compares by behavior."""
-
-    def over(
-        self,
-        held: Any,
-        first: tf.Tensor,
-        stop: tf.Tensor,
-        start: list[tf.Tensor],
-        step: BatchStep,
-        shapes: list[tf.TensorShape],
-    ) -> list[tf.Tensor]:
-        """Calls `step` with the batches from `first` to before `stop`, and returns its last tensors."""
-        _, carried = tf.while_loop(
-            lambda index, _: index < stop,
-            lambda index, _: (index + 1, step(self.batch(held, index))),
-            (first, start),
-            shape_invariants=(tf.TensorShape([]), shapes),
-            parallel_iterations=1,
-        )
-        return list(carried)
-
-    @abc.abstractmethod
-    def batch(self, held: Any, index: Any) -> Any:
-        """Returns one batch."""

@@ -10,16 +10,14 @@ from typing import Any
 
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold
 from overlap_train._data.iterators import drawn_from, next_batch, step_through
 from overlap_train._data.pipeline import rows_of_batches
-from overlap_train._data.streamed_batches import BatchStream
 
 _ONE_BY_ONE = 64  # batches that Python draws, at some 0.1 ms each
 
 
-class CachedFold(Fold):
-    """Walks through lists of tensors, one list for each component of a batch."""
+class CachedFold:
+    """Takes batches from lists of tensors, one list for each component. Holds no data."""
 
     def __init__(self, element_spec: Any) -> None:
         self._element_spec = element_spec
@@ -124,12 +122,6 @@ class CachedBatches:
                 elif part is not None:
                     numbers.append(float(zlib.crc32(tf.io.serialize_tensor(part).numpy())))
         return numbers
-
-    def stream(self) -> BatchStream:
-        """Returns the batches one by one."""
-        return BatchStream(
-            lambda _: (self.fold.batch(self.held, index) for index in range(self.fill())), None
-        )
 
 
 def _draw_all(

@@ -18,7 +18,7 @@ import tensorflow as tf
 from overlap_train._data.batches import prepare, size_bytes
 from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
 from overlap_train._inspection.effects import find_effects, is_kept
-from overlap_train._inspection.graph import python_function
+from overlap_train._inspection.graph import nodes_of, python_function
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.traced import CapturedVariable, captured_variables
 from overlap_train._support.fit_arguments import Preprocess
@@ -202,7 +202,7 @@ def keeps_more_than_variables(dataset: Any) -> bool:
     if hides_a_source(dataset):
         return True
     for function in _functions_of(dataset):
-        writes = {node.op for node in nodes_of(function) if node.op.startswith(_WRITING_OPS)}
+        writes = {node.op for node in nodes_of(function.graph) if node.op.startswith(_WRITING_OPS)}
         if any(op.startswith("LookupTable") for op in writes):
             return True
         if writes and not any(variable.written for variable in captured_variables(function)):
@@ -218,7 +218,7 @@ def hides_a_source(dataset: Any) -> bool:
     """
     functions = list(_functions_of(dataset))
     captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
-    nodes = (node for each in functions for node in nodes_of(each))
+    nodes = (node for each in functions for node in nodes_of(each.graph))
     return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
@@ -271,7 +271,10 @@ def read_by(dataset: Any) -> list[str]:
 def python_functions(dataset: Any) -> list[Any]:
     """Returns the functions that a pipeline calls in Python; None for each that cannot be found."""
     nodes = (
-        node for function in _functions_of(dataset) for node in nodes_of(function) if "PyFunc" in node.op
+        node
+        for function in _functions_of(dataset)
+        for node in nodes_of(function.graph)
+        if "PyFunc" in node.op
     )
     functions = [python_function(node.attr["token"].s) for node in nodes]
     return [*functions, None] if hides_a_source(dataset) else functions
@@ -294,13 +297,13 @@ def _functions_of(dataset: Any) -> Iterator[Any]:
 def function_nodes(stage: tf.data.Dataset) -> Iterator[Any]:
     """Yields all operations in the functions of one stage and in those that they call."""
     for function in stage._functions():
-        yield from nodes_of(function.function)
+        yield from nodes_of(function.function.graph)
 
 
 @looked_up_once
 def _operations(dataset: Any) -> frozenset[str]:
     """Returns the types of all operations in the functions of a pipeline."""
-    return frozenset(node.op for function in _functions_of(dataset) for node in nodes_of(function))
+    return frozenset(node.op for function in _functions_of(dataset) for node in nodes_of(function.graph))
 
 
 def _has_operation(dataset: Any, *prefixes: str) -> bool:
@@ -393,14 +396,6 @@ def rows_of_batches(dataset: Any) -> int | None:
             return min(int(size), rows) if rows > 0 else int(size)
         dataset = sources[0] if len(sources) == 1 else None
     return None
-
-
-def nodes_of(concrete: Any) -> Iterator[Any]:
-    """Yields all operations of a traced function and of those that it calls."""
-    graph = concrete.graph.as_graph_def()
-    yield from graph.node
-    for inner in graph.library.function:
-        yield from inner.node_def
 
 
 _MODULE = "datasets.utils.tf_utils"

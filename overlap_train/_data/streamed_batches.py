@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -70,7 +71,7 @@ class StreamedBatches:
         self._under_way: BatchStream | None = None
         self._only_iterator: Iterator[Any] | None = None
         self._newest: Iterator[Any] | None = None  # at which Keras may look again
-        self._closed = False
+        self._closings = 0  # after which what was prepared before begins no more
 
     @property
     def first_rows(self) -> int | None:
@@ -79,20 +80,15 @@ class StreamedBatches:
 
     def begin(self) -> BatchStream:
         """Prepares one validation; call it in epoch order. Nothing happens before the first draw."""
-        return BatchStream(self._begin_pass, self.steps, self._end_pass)
+        return BatchStream(functools.partial(self._begin_pass, self._closings), self.steps, self._end_pass)
 
     def close(self) -> None:
-        """Ends the last pass and prevents any other. Idempotent; does not wait for a draw."""
+        """Ends the last pass and those prepared so far. Idempotent; does not wait for a draw."""
         with self._lock:
-            self._closed = True
+            self._closings += 1
         stream = self._give_up_pass()
         if stream is not None:
             stream.give_up()
-
-    def reopen(self) -> None:
-        """Lets passes begin again."""
-        with self._lock:
-            self._closed = False
 
     def end(self) -> None:
         """Ends the iterators, behind the last draw. Idempotent."""
@@ -100,10 +96,10 @@ class StreamedBatches:
         self._under_way = self._only_iterator = self._newest = None
         end_iterators(iterators)
 
-    def _begin_pass(self, stream: BatchStream) -> Iterator[Any]:
+    def _begin_pass(self, closings: int, stream: BatchStream) -> Iterator[Any]:
         self._give_up_pass()
         with self._lock:
-            if self._closed:
+            if closings != self._closings:
                 return iter(())
             self._under_way = stream
             # Keras asks for the number of batches when it rewinds the data, before it tells the data. If a
@@ -209,7 +205,7 @@ class BatchStream:
 
     _begin: Callable[[BatchStream], Iterator[Any]]
     _left: int | None
-    _end: Callable[[BatchStream], None] = lambda stream: None
+    _end: Callable[[BatchStream], None]
 
     def __post_init__(self) -> None:
         self._batches: Iterator[Any] | None = None
@@ -217,7 +213,6 @@ class BatchStream:
         self._drawing = 0  # workers in `draw_some`
         self._ahead: _Ahead | None = None
         self.count = 0
-        self.ended = False
 
     def limit(self, most: int) -> None:
         """Limits the number of batches; call it before the first draw."""
@@ -253,7 +248,7 @@ class BatchStream:
                 self._batches = self._begin(self)
             batch = None if self._left == 0 else next_batch(self._batches)
             if batch is None:
-                self.ended, self._left = self.ended or self._left != 0, 0
+                self._left = 0
                 self._end(self)
                 return None
             self.count += 1
@@ -286,10 +281,9 @@ class BatchStream:
             with self._changed:
                 self._drawing -= 1
                 self.count += count
-                if not more:
-                    self.ended, self._left = self.ended or most > 0, 0
                 more = more and self._left != 0
                 if not more:
+                    self._left = 0
                     self._changed.wait_for(lambda: not self._drawing)
                     self._changed.notify_all()
                     self._end(self)
@@ -300,11 +294,9 @@ class BatchStream:
         if isinstance(self._batches, tf.data.Iterator):
             next_batch(self._batches)
 
-    def finish(self) -> None:
-        """Ends the validation: no worker draws any more."""
-        with self._changed:
-            self._left = 0
-            self._end(self)
+    def __iter__(self) -> Iterator[Any]:
+        while (batch := self.draw()) is not None:
+            yield batch
 
 
 class _Ahead:

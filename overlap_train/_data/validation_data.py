@@ -20,10 +20,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold, batch_spec, size_bytes, specs_of_rows, trace_preprocess
+from overlap_train._data.batches import batch_spec, size_bytes, specs_of_rows, trace_preprocess
 from overlap_train._data.cached_batches import CachedBatches
 from overlap_train._data.pipeline import is_repeatable, prepared_batches
-from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
+from overlap_train._data.streamed_batches import StreamedBatches
 from overlap_train._keras.data import Arrays, Pipeline
 from overlap_train._support.fit_arguments import Preprocess
 
@@ -88,19 +88,6 @@ class ValidationSource:
         self._take(self._recognize())
         return layout is not None and self.layout == layout
 
-    def blank(self) -> Any:
-        """Returns nested tensors like those of the arrays, but with no rows."""
-        assert self.layout is not None
-        with tf.device(self.device):
-            return keras.tree.map_structure(
-                lambda spec: tf.zeros([0, *spec.shape[1:]], spec.dtype), self.layout.specs
-            )
-
-    def reopen(self) -> None:
-        """Lets batches be drawn again after a suite that shared them was closed."""
-        if hasattr(self.batches, "reopen"):
-            self.batches.reopen()
-
     def close(self) -> None:
         """Ends what makes its batches. Idempotent."""
         if self._pipeline is not None:
@@ -129,8 +116,8 @@ def _layout(arrays: Arrays) -> ArrayLayout:
 
 
 @dataclass(frozen=True)
-class ArrayFold(Fold):
-    """Walks through slices of arrays."""
+class ArrayFold:
+    """Takes batches from arrays. Holds no data."""
 
     num_samples: int
     batch_size: int
@@ -139,7 +126,12 @@ class ArrayFold(Fold):
         """Returns a slice of rows."""
         row = index * self.batch_size
         end = tf.minimum(row + self.batch_size, self.num_samples)
-        rows = keras.tree.map_structure(lambda t: t[row:end], held)
+
+        def take(tensor: tf.Tensor) -> tf.Tensor:
+            with tf.device(tensor.device):  # its own: all rows would be copied to another
+                return tensor[row:end]
+
+        rows = keras.tree.map_structure(take, held)
         if self.num_samples % self.batch_size:
             return rows
         # Known where Keras would know it: see ArrayLoop.
@@ -185,20 +177,8 @@ class ArrayBatches:
     @property
     def blank(self) -> Any:
         """A stand-in for `held` where no batch is taken from it."""
-        return self._source.blank()
-
-    def stream(self) -> BatchStream:
-        """Returns the slices one by one."""
-        size = self.fold.batch_size
-
-        def rows_from(first: int) -> Any:
-            def take(tensor: tf.Tensor) -> tf.Tensor:
-                with tf.device(tensor.device):  # its own: all rows would be copied to another
-                    return tensor[first : first + size]
-
-            return keras.tree.map_structure(take, self.held)
-
-        return BatchStream(lambda _: map(rows_from, range(0, self.num_batches * size, size)), None)
+        with tf.device(self._source.device):
+            return keras.tree.map_structure(lambda s: tf.zeros([0, *s.shape[1:]], s.dtype), self.data_spec)
 
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches

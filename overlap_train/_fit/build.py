@@ -267,7 +267,6 @@ class FitBuilder:
         """
         with contextlib.ExitStack() as resources:
             look_only(self._request, resources)
-            resources.callback(self._validation.sources.reopen)
             step = self._step_builder().build_step()
             self._reasons(step, self._validation.build(step, resources)[1])
 

@@ -68,13 +68,13 @@ def run_evaluate(
         settings.hosts.check_same(describe_sets(sets))
     with contextlib.ExitStack() as resources:
         resources.callback(sources.close)
-        is_traced = Traces.of(model).holds("test", keras_training.test_function(model))
+        is_traced = bool(Traces.of(model, "test"))
         arguments = settings, sets, callback_list, sources, resources
         state, suite, _ = build_validation(*arguments, within_evaluate=True)
         if not suite.live_sets(0):
             begin_test(callback_list, model)
             if not is_traced and any(runs_own_code(c, ["on_test_begin"]) for c in callback_list.callbacks):
-                Traces.of(model).forget("test")  # Keras traces behind that hook, which may set what is read
+                Traces.forget(model, "test")  # Keras traces behind that hook, which may set what is read
                 state, suite, _ = build_validation(*arguments, within_evaluate=True)
         logs = evaluate_now(model, state, suite, callback_list)
         if not model.stop_evaluating:  # or batches were left out on purpose

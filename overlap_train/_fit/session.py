@@ -274,7 +274,7 @@ class FitSession:
             if not suite.due(epoch):
                 return
             if self._parts.timing.is_provisional:
-                Traces.of(self._model).forget("test")
+                Traces.forget(self._model, "test")
             elif (setting := suite.changed_metric()) is None:
                 return
             else:

@@ -57,16 +57,16 @@ class StepBuilder:
                     "without run_eagerly=True, or leave resume out"
                 )
             return step
-        traces, token = Traces.of(model), keras_training.begin_training(model)
+        traces = Traces.of(model, "train")
         key = ("step", *self._step_key(), step.jit_compile)
         by_rows = settings.replicas is None and keras_training.traces_first_batch(model)
         rows = feed.first_rows if by_rows else None
-        trace = traces.get_step("train", token, key, feed.element_spec, rows, step.trace)
+        trace = traces.get_step(key, feed.element_spec, rows, step.trace)
         reader = None
         if settings.replicas is None:
             methods = keras_metrics.custom_methods(model)
             key = ("metrics", *map(Same, [*model.metrics, *methods]))
-            reader = traces.get("train", token, key, self._make_reader)
+            reader = traces.get(key, self._make_reader)
         step.adopt(trace, reader)
         return step
 
@@ -145,7 +145,7 @@ class StepBuilder:
         times = long and steps >= steps_that_pay_timing(model)
         key = ("kernels", settings.execution, settings.stock, settings.shared, long, times)
         find = functools.partial(self._find_kernels, long=long, times=times)
-        return Traces.of(model).get("train", keras_training.begin_training(model), key, find)
+        return Traces.of(model, "train").get(key, find)
 
     def _find_kernels(self, *, long: bool, times: bool) -> FastKernels | None:
         """Returns the faster operations with which the step is traced; None keeps Keras's own."""

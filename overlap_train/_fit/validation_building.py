@@ -122,7 +122,7 @@ class FitValidation:
         settings, request, model = self._request.settings, self._request, self._request.model
         if settings.hosts.count > 1 or request.validates_inside:
             return False
-        if Traces.of(model).holds("test", keras_training.test_function(model)):
+        if Traces.of(model, "test"):
             return False
         hooks = [*TRAIN_BATCH_HOOKS, *_BEFORE_TRACE]
         at_first = all(epoch_selector(each.freq)(request.initial_epoch) for each in request.sets.values())

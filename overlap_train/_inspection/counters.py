@@ -7,6 +7,7 @@ step, too, without using them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,12 @@ import tensorflow as tf
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction
 
 
+@dataclass(frozen=True, eq=False)
 class Counter:
     """A variable of integers to which each call of a traced function adds the same constant."""
 
-    def __init__(self, variable: CapturedVariable, step: np.ndarray[Any, Any]) -> None:
-        self.variable = variable
-        self.step = step
+    variable: CapturedVariable
+    step: np.ndarray[Any, Any]
 
     def times(self, calls: int) -> tf.Tensor:
         """Return the sum that a number of calls add, in the variable's dtype: integers wrap around."""

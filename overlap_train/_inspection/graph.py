@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,9 +17,24 @@ from tensorflow.python.framework import auto_control_deps_utils
 from tensorflow.python.ops import script_ops
 
 
-def call_with(concrete: Any, arguments: Sequence[Any], captured: Sequence[Any]) -> Any:
-    """Call a concrete function with other tensors in place of its captures (`inference_fn`)."""
-    return concrete.inference_fn.call_with_captures(tuple(arguments), {}, list(captured))
+def call_with(concrete: Any, arguments: Sequence[Any], others: Mapping[int, Any]) -> Any:
+    """Call a concrete function with other tensors in place of captures, by their `id` (`inference_fn`)."""
+    captured = [others.get(id(tensor), tensor) for tensor in concrete.captured_inputs]
+    return concrete.inference_fn.call_with_captures(tuple(arguments), {}, captured)
+
+
+def captures(concrete: Any) -> list[tuple[int, Any]]:
+    """Return the tensors that a concrete function captured, each with the number of its graph's input."""
+    captured = concrete.captured_inputs
+    return list(enumerate(captured, len(concrete.graph.inputs) - len(captured)))
+
+
+def nodes_of(graph: Any) -> Iterator[Any]:
+    """Yield the definitions of all operations of a graph and of the functions that it calls."""
+    definition = graph.as_graph_def()
+    yield from definition.node
+    for function in definition.library.function:
+        yield from function.node_def
 
 
 def handle_spec(tensor: Any) -> tuple[tf.DType, tf.TensorShape] | None:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._inspection.effects import Effect
-from overlap_train._inspection.graph import handle_spec
+from overlap_train._inspection.graph import handle_spec, nodes_of
 
 
 def find_tables(concrete: Any) -> tuple[Effect, ...]:
@@ -54,7 +54,5 @@ def _takes_entries(table: Any, keys: int, values: int) -> bool:
 
 def _signatures(graph: Any) -> set[tuple[int, int]]:
     """Return the types of keys and values, as enum numbers, of the look-ups in a graph."""
-    definition = graph.as_graph_def()
-    nodes = [*definition.node, *(node for f in definition.library.function for node in f.node_def)]
-    finds = (node.attr for node in nodes if node.op.startswith("LookupTableFind"))
+    finds = (node.attr for node in nodes_of(graph) if node.op.startswith("LookupTableFind"))
     return {(attributes["Tin"].type, attributes["Tout"].type) for attributes in finds}

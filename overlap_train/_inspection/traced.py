@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._inspection.effects import Effect, find_effects
-from overlap_train._inspection.graph import call_with, handle_spec, written_inputs
+from overlap_train._inspection.graph import call_with, captures, handle_spec, written_inputs
 from overlap_train._inspection.tables import find_tables
 from overlap_train._inspection.without_arguments import without_arguments
 
@@ -77,8 +77,7 @@ class TracedFunction:
         """Run on other variables, inside another trace."""
 
         def run(*arguments: Any) -> Any:
-            captured = [handles.get(id(tensor), tensor) for tensor in self._concrete.captured_inputs]
-            return call_with(self._concrete, arguments, captured)
+            return call_with(self._concrete, arguments, handles)
 
         if self._rows is None:
             return run(*arguments)
@@ -104,10 +103,8 @@ class TracedFunction:
         return without_arguments(self._concrete)
 
     def on_no_batch(self, handles: Mapping[int, Any]) -> None:
-        """Make that call on other variables, inside another trace."""
-        if self.without_batch is not None:
-            captured = [handles.get(id(tensor), tensor) for tensor in self.without_batch.captured_inputs]
-            call_with(self.without_batch, (), captured)
+        """Make that call, if there is one, on other variables, inside another trace."""
+        call_with(self.without_batch, (), handles)
 
     @property
     def graph(self) -> Any:
@@ -117,7 +114,7 @@ class TracedFunction:
     @property
     def inputs(self) -> dict[int, Any]:
         """The inputs of the graph, by the `id` of the tensor that was captured."""
-        return {id(tensor): self.graph.inputs[index] for index, tensor in _captures(self._concrete)}
+        return {id(tensor): self.graph.inputs[index] for index, tensor in captures(self._concrete)}
 
     @property
     def constants(self) -> list[Any]:
@@ -207,7 +204,7 @@ def captured_variables(concrete: Any) -> tuple[CapturedVariable, ...]:
     writes = written_inputs(concrete.graph)
     names = {id(variable.handle): variable.name for variable in concrete.graph.variables}
     variables: dict[int, CapturedVariable] = {}
-    for number, (index, handle) in enumerate(_captures(concrete)):
+    for number, (index, handle) in enumerate(captures(concrete)):
         spec = handle_spec(handle)
         uses = {operation.type for operation in concrete.graph.inputs[index].consumers()}
         # TensorFlow orders the messages of replicas by a token, which is no variable.
@@ -217,9 +214,3 @@ def captured_variables(concrete: Any) -> tuple[CapturedVariable, ...]:
             only_set = uses == {"AssignVariableOp"}
             variables[id(handle)] = CapturedVariable(handle, *spec, name, index in writes, only_set)
     return tuple(variables.values())
-
-
-def _captures(concrete: Any) -> list[tuple[int, Any]]:
-    """Return the tensors that a concrete function captured, each with the number of its graph's input."""
-    captures = concrete.captured_inputs
-    return list(enumerate(captures, len(concrete.graph.inputs) - len(captures)))

@@ -1,16 +1,16 @@
 """The traces of a model, which live as long as the model, or until Keras would trace it again (C11).
 
 Traces and the loops built around them hold no data and no trainer, so that they serve every `fit`, `evaluate`
-and `Trainer` of the model. A trace is valid as long as Keras's own train or test function, its token, which
-`compile` removes and `make_train_function(force=True)` replaces.
+and `Trainer` of the model. A trace is valid as long as Keras's own train or test function, which `compile`
+removes and `make_train_function(force=True)` replaces.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import keras
 
@@ -19,7 +19,8 @@ from overlap_train._inspection.traced import has_any_rows
 
 T = TypeVar("T")
 
-_ATTRIBUTE = "_overlap_train_traces"
+Kind = Literal["train", "test"]
+_ATTRIBUTES: dict[Kind, str] = {kind: f"_overlap_train_{kind}_traces" for kind in ("train", "test")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,52 +37,56 @@ class Same:
 
 
 class Traces:
-    """The traces of one model. Belongs to the thread that trains it."""
+    """The traces of one kind that a model has. Belongs to the thread that trains it."""
 
-    def __init__(self) -> None:
-        self._tokens: dict[str, Any] = {}
-        self._kept: dict[str, dict[Hashable, Any]] = {}
+    def __init__(self, function: Any = None, values: Mapping[Hashable, Any] | None = None) -> None:
+        self._function = function
+        self._values = dict(values or {})
 
     @classmethod
-    def of(cls, model: keras.Model) -> Traces:
-        """Return the traces of a model."""
+    def of(cls, model: keras.Model, kind: Kind) -> Traces:
+        """Return the traces that Keras's present function has; makes that function, without tracing it."""
+        getattr(model, f"make_{kind}_function")()
+        function = getattr(model, f"{kind}_function")
         # Past Keras's tracking of attributes, so that they are not saved.
-        traces: Traces = vars(model).setdefault(_ATTRIBUTE, cls())
+        traces: Traces = vars(model).setdefault(_ATTRIBUTES[kind], cls(function))
+        if traces._function is not function:
+            traces._function, traces._values = function, {}
         return traces
 
     @classmethod
     def set_aside(cls, model: keras.Model) -> contextlib.ExitStack:
         """Drop the traces of a block at its end, Keras's functions included."""
-        undo = contextlib.ExitStack()
-        for name in (_ATTRIBUTE, "train_function", "test_function"):
-            if name in vars(model):
-                undo.callback(object.__setattr__, model, name, vars(model)[name])
+        undo, attributes = contextlib.ExitStack(), vars(model)
+        for name in (*_ATTRIBUTES.values(), "train_function", "test_function"):
+            if name in attributes:
+                undo.callback(object.__setattr__, model, name, attributes[name])
             else:
-                undo.callback(vars(model).pop, name, None)
-        traces, copy = cls.of(model), cls()
-        copy._tokens = dict(traces._tokens)
-        copy._kept = {kind: dict(values) for kind, values in traces._kept.items()}
-        object.__setattr__(model, _ATTRIBUTE, copy)
+                undo.callback(attributes.pop, name, None)
+        for name in attributes.keys() & _ATTRIBUTES.values():
+            attributes[name] = cls(attributes[name]._function, attributes[name]._values)
         return undo
 
-    def get(self, kind: str, token: Any, key: Hashable, build: Callable[[], T]) -> T:
-        """Return the value under a key; at the first time, and under another token, that of `build`."""
-        if kind not in self._kept or self._tokens.get(kind) is not token:
-            self._tokens[kind], self._kept[kind] = token, {}
-        values = self._kept[kind]
-        if key not in values:
-            values[key] = build()
-        result: T = values[key]
+    @staticmethod
+    def forget(model: keras.Model, kind: Kind) -> None:
+        """Drop the traces of a kind."""
+        vars(model).pop(_ATTRIBUTES[kind], None)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._values
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def get(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Return the value under a key, at the first time that of `build`."""
+        if key not in self._values:
+            self._values[key] = build()
+        result: T = self._values[key]
         return result
 
     def get_step(
-        self,
-        kind: str,
-        token: Any,
-        key: Hashable,
-        spec: Any,
-        rows: int | None,
-        build: Callable[[Any, int | None], T],
+        self, key: Hashable, spec: Any, rows: int | None, build: Callable[[Any, int | None], T]
     ) -> T:
         """Return the trace of a step for batches of `spec`, or that of `build`.
 
@@ -90,28 +95,16 @@ class Traces:
         first batch where Keras traces a step for that size and again for others; `build` takes a spec, and
         these rows where the spec has none.
         """
-        traces: list[tuple[Any, T]] = self.get(kind, token, (key, "for"), list)
+        traces: list[tuple[Any, T]] = self.get((key, "for"), list)
         matches = [(other, value) for other, value in traces if is_subtype(spec, other)]
         for other, value in matches:
             if all(is_subtype(other, another) for another, _ in matches):
                 return value
         for other, _ in traces:
             spec = relaxed(spec, other)
-        first = self.get(kind, token, ("first_rows",), lambda: rows) if rows else None
+        first = self.get(("first_rows",), lambda: rows) if rows else None
         traces.append((spec, build(spec, first if has_any_rows(spec) else None)))
         return traces[-1][1]
-
-    def holds(self, kind: str, token: Any) -> bool:
-        """Whether there is any trace under a token."""
-        return self._tokens.get(kind) is token and bool(self._kept.get(kind))
-
-    def forget(self, kind: str) -> None:
-        """Drop the traces of a kind."""
-        self._kept.pop(kind, None)
-
-    def has(self, kind: str, token: Any, key: Hashable) -> bool:
-        """Whether there is a value under a key."""
-        return self._tokens.get(kind) is token and key in self._kept.get(kind, {})
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let copies and pickles of a model begin without traces."""

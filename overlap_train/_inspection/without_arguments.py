@@ -11,6 +11,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from overlap_train._inspection.graph import captures
+
 # Operations that change variables, themselves or in what they call.
 _CHANGES = re.compile("Assign(Add|Sub)?VariableOp|RngReadAndSkip|RngSkip|If|While|StatefulPartitionedCall")
 # Calls of functions, which TensorFlow puts in place of the call.
@@ -22,7 +24,8 @@ def without_arguments(concrete: Any) -> Callable[[], Any] | None:
 
     So a function changes what it counts, but no variable to which it writes what comes of an argument.
     """
-    parts = list(_parts_without_arguments(concrete.graph, dict(zip(*_captured(concrete), strict=True))))
+    by_name = {concrete.graph.inputs[index].name: tensor for index, tensor in captures(concrete)}
+    parts = list(_parts_without_arguments(concrete.graph, by_name))
     if not parts:
         return None
 
@@ -79,10 +82,3 @@ def _needed(graph: Any, operations: Sequence[str]) -> set[str]:
         left += before - names
         names |= before
     return names
-
-
-def _captured(concrete: Any) -> tuple[list[str], list[Any]]:
-    """Return the names of a function's inputs that are captures, and what they are."""
-    captures = list(concrete.captured_inputs)
-    inputs = concrete.graph.inputs[len(concrete.graph.inputs) - len(captures) :]
-    return [tensor.name for tensor in inputs], captures

@@ -78,13 +78,13 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     pace = Pace(fixed)
     if keras_models.runs_eagerly(task.model):
         return EagerLoop(task.step.using(task.settings.around()(task.function))), pace
-    traces, token, key = Traces.of(task.model), keras_training.begin_training(task.model), _loop_key(task)
+    traces, key = Traces.of(task.model, "train"), _loop_key(task)
     flags = tuple(variable.trainable for variable in task.model.variables)
-    if traces.get("train", token, ("flags", Same(task.step.traced)), lambda: flags) != flags:
+    if traces.get(("flags", Same(task.step.traced)), lambda: flags) != flags:
         # What is traced now would obey `trainable`, and train what only the validation has built; Keras goes
         # on with what it has traced until `compile`.
         message("plan: as traced before layers were frozen, thawed or built; compile the model to use them")
-        return traces.get("train", token, ("frozen", *key), lambda: make_loop(task.feed, task.step)), pace
+        return traces.get(("frozen", *key), lambda: make_loop(task.feed, task.step)), pace
 
     way, by_request = _choose(task, plan)
     if _misses_configure(task, plan):
@@ -94,7 +94,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
         )
     build = functools.partial(_build, task, way, by_request=by_request)
     loop_key = key, way, by_request, getattr(task.feed, "num_samples", None) if way.jit else None
-    loop = traces.get("train", token, loop_key, build)
+    loop = traces.get(loop_key, build)
     loop.splits = way.splits
     fast = "" if task.kernels is None else f", fast {', '.join(task.kernels.names)}"
     loop.plan = f"{way}{fast}"

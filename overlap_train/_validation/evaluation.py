@@ -12,18 +12,17 @@ step reads, in the model or outside it, it reads as the snapshot holds it, and c
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from overlap_train._data.batches import Fold
-from overlap_train._data.cached_batches import CachedBatches
+from overlap_train._data.cached_batches import CachedBatches, CachedFold
 from overlap_train._data.iterators import drawn_from, step_through
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import Batches, Shard
+from overlap_train._data.validation_data import ArrayFold, Batches, Shard
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
@@ -66,7 +65,7 @@ class EvaluationFunctions:
         metrics: Sequence[StateVariable],
         raw_spec: Any,
         *,
-        fold: Fold | None = None,
+        fold: ArrayFold | CachedFold | None = None,
         data_spec: Any = None,
         draws: bool = False,
         logs: CarriedLogs = NO_LOGS,
@@ -75,8 +74,7 @@ class EvaluationFunctions:
         self._step = step
         self._fold: Any = fold
         self._logs = logs
-        self.variables = _with_metrics(step.variables, metrics)
-        self._metrics = [_place(metric, self.variables) for metric in metrics]
+        self.variables, self._metrics = _with_metrics(step.variables, metrics)
         self.warm = False
         values = [tf.TensorSpec(variable.shape, variable.dtype) for variable in self.variables]
         state = tuple(tf.TensorSpec(metric.shape, metric.dtype) for metric in metrics)
@@ -111,8 +109,13 @@ class EvaluationFunctions:
         handles = private_handles(self.variables, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
-        start, shapes = self._logs.empty(), self._logs.shapes
-        logs = self._fold.over(data, first, stop, start, lambda batch: self._run(handles, batch), shapes)
+        _, logs = tf.while_loop(
+            lambda index, _: index < stop,
+            lambda index, _: (index + 1, self._run(handles, self._fold.batch(data, index))),
+            (first, self._logs.empty()),
+            shape_invariants=(tf.TensorShape([]), self._logs.shapes),
+            parallel_iterations=1,
+        )
         return self._read(handles), logs
 
     def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
@@ -181,17 +184,15 @@ class EvaluationFunctions:
 
 def _with_metrics(
     captured: Sequence[CapturedVariable], metrics: Sequence[StateVariable]
-) -> list[CapturedVariable]:
-    """Returns the captured variables, and those of metrics that a step never touches."""
-    handles = {id(variable.handle) for variable in captured}
-    untouched = [metric for metric in metrics if not handles.intersection(map(id, metric.handles))]
-    return [*captured, *(CapturedVariable(m.handles[0], m.dtype, m.shape, m.name, False) for m in untouched)]
-
-
-def _place(metric: StateVariable, variables: Sequence[CapturedVariable]) -> int:
-    """Returns which of the variables is one of a metric's copies."""
-    copies = set(map(id, metric.handles))
-    return next(i for i, variable in enumerate(variables) if id(variable.handle) in copies)
+) -> tuple[list[CapturedVariable], list[int]]:
+    """Returns the captured variables and those of metrics that a step never touches; where metrics are."""
+    variables, places = list(captured), {id(variable.handle): i for i, variable in enumerate(captured)}
+    for metric in metrics:
+        if not places.keys() & set(map(id, metric.handles)):
+            places[id(metric.handles[0])] = len(variables)
+            handle = metric.handles[0]
+            variables.append(CapturedVariable(handle, metric.dtype, metric.shape, metric.name, written=False))
+    return variables, [next(places[id(h)] for h in m.handles if id(h) in places) for m in metrics]
 
 
 def _compile(function: Callable[..., Any], *spec: Any) -> Any:
@@ -269,9 +270,8 @@ class SnapshotEvaluator:
                 return self._one_by_one(variables, part)
             return self._many_at_once(variables, part)
         if not self._in_memory:
-            stream = self._batches.stream()
-            stream.limit(part.stop)  # all of them, or the first ones
-            return self._one_by_one(variables, stream)
+            fold, held = self._batches.fold, self._batches.held
+            return self._one_by_one(variables, (fold.batch(held, i) for i in range(part.stop)))
         # Counters, which have been counted ahead, go back to where they stand before the last batches.
         for place, counter in self._counters:
             variables[place] = variables[place] + counter.times(part.first - self.count())
@@ -292,10 +292,6 @@ class SnapshotEvaluator:
         for place, counter in self._counters:
             variable = state.variables[self._places[place]]
             variable.assign(variable.read() + counter.times(self.count()))
-
-    def _has_found_end(self, count: int) -> bool:
-        """Whether Keras learns from a step that the data has ended behind so many batches."""
-        return self._finds_end and (self._batches.steps is None or count < self._batches.steps)
 
     def data_on(self, device: str | None) -> Any:
         """Returns the data for `evaluate` on another device; None if it takes it batch by batch."""
@@ -334,31 +330,26 @@ class SnapshotEvaluator:
         (count,) = over_hosts((tf.constant(sum(result.batches for result in results), tf.int64),))
         if not int(count):
             return ValidationResult({}, (), results[0].state, unread=self.by_python)
-        last, ended = results[-1], None
-        if self._has_found_end(int(count)):
-            ended = self._functions.ended
-        state = last.state if ended is None else tuple(ended(self._variables(values), last.state))
-        if self.by_python:
-            return ValidationResult(last.logs, last.running, state, unread=True)
-        if self._step.own_logs:
-            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, state)
+        last, ended = results[-1], self._functions.ended
+        if ended is not None and self._batches.steps is not None and int(count) >= self._batches.steps:
+            ended = None  # no step has found the end of the data
         total = results[0].state
         for result in results[1:]:  # some small additions, run sooner than compiled
             total = tuple(a + b for a, b in zip(total, result.state, strict=True))
         total = tuple(over_hosts(total))
         if ended is not None:
             total = tuple(ended(self._variables(values), total))
+        if self.by_python:
+            return ValidationResult(last.logs, last.running, total, unread=True)
+        if self._step.own_logs:  # of a set that is not divided
+            return ValidationResult(keras_metrics.python_logs(last.logs), last.running, total)
         metrics = keras_metrics.python_logs(self._functions.result(self._variables(values), total))
         return ValidationResult(metrics, last.running, total)
 
     def _find_obstacle(self, model: keras.Model) -> str | None:
         """Returns why the parts of a set do not add up to the whole, or None."""
-        unmergeable: list[str] = Traces.of(model).get(
-            "test",
-            keras_training.test_function(model),
-            ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model)))),
-            lambda: unmergeable_metrics(model),
-        )
+        key = ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model))))
+        unmergeable = Traces.of(model, "test").get(key, lambda: unmergeable_metrics(model))
         if self.by_python:
             return "custom code computes the metrics"
         if self._step.own_logs:
@@ -376,9 +367,7 @@ class SnapshotEvaluator:
         metrics = tuple(Same(variable.handles[0]) for variable in state.metrics)
         # One by one, batches of another kind may have the same step, traced for any size.
         kind = str(data_spec if self._in_memory else batches.raw_spec)
-        return Traces.of(model).get(
-            "test",
-            keras_training.test_function(model),
+        return Traces.of(model, "test").get(
             (Same(self._step), fold, kind, self._draws, Same(self._logs), self._finds_end, metrics),
             lambda: EvaluationFunctions(
                 self._step,
@@ -392,10 +381,10 @@ class SnapshotEvaluator:
             ),
         )
 
-    def _one_by_one(self, variables: list[tf.Tensor], stream: BatchStream) -> ShardResult:
+    def _one_by_one(self, variables: list[tf.Tensor], batches: Iterable[Any]) -> ShardResult:
         state, logs, count = self._functions.start(variables), self._logs.empty(), 0
         running: list[Running] = []
-        while (batch := stream.draw()) is not None:
+        for batch in batches:
             state, logs = self._functions.one(variables, state, batch)
             count += 1
             if self._batch_by_batch and count % self._group == 0:

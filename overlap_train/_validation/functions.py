@@ -52,11 +52,6 @@ class FunctionRequest:
     on_span: Callable[[Span], None]
     hosts: Hosts = field(default_factory=Hosts)
 
-    @property
-    def x_spec(self) -> Any:
-        """The specification of a batch's input."""
-        return keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(self.batch_spec))[0]
-
 
 def add_functions(
     suite: ValidationSuite,
@@ -88,7 +83,8 @@ def _private_model(
     try:
         if function.clone is None:
             require_no_outside(request.state)
-        return make_private_model(request.model, request.state, request.x_spec, function.clone)
+        x_spec, *_ = keras.utils.unpack_x_y_sample_weight(keras_data.without_optionals(request.batch_spec))
+        return make_private_model(request.model, request.state, x_spec, function.clone)
     except CopyRefusedError as error:
         if function.clone is None:
             return Reason.of("function-model", f"{name!r}, as {error}")

@@ -108,10 +108,6 @@ class NamedRunner:
     runner: Runner
     validates: Callable[[int], bool]  # whether an epoch, counted from 0, is validated on it
 
-    def start(self, snapshot: Snapshot) -> PendingValidation:
-        """Begins to evaluate a snapshot."""
-        return PendingValidation(snapshot.epoch, self.name, self.runner.start(snapshot))
-
 
 @dataclass
 class PendingEpoch:

@@ -302,8 +302,7 @@ def _traced(model: keras.Model, x_spec: Any, whose: str) -> TracedFunction:
 
 def _transfer(model: keras.Model, copy: keras.Model) -> None:
     """Gives the copy what layers keep next to their configuration and variables: tables, statistics."""
-    layers = list(zip(keras_models.flat_layers(model), keras_models.flat_layers(copy), strict=True))
-    for layer, other in layers:
+    for layer, other in zip(*map(keras_models.flat_layers, (model, copy)), strict=True):
         store: dict[str, Any] = {}
         layer.save_own_variables(store)
         if store:
@@ -323,7 +322,7 @@ def _compile(model: keras.Model, copy: keras.Model) -> None:
     if arguments is None:
         return
     for name in ("metrics", "weighted_metrics"):
-        arguments[name] = _fresh(arguments.get(name))
+        arguments[name] = keras.tree.map_structure(_fresh, arguments.get(name))
     if isinstance(model.optimizer, keras.optimizers.Optimizer):
         try:
             arguments["optimizer"] = type(model.optimizer).from_config(model.optimizer.get_config())
@@ -332,13 +331,10 @@ def _compile(model: keras.Model, copy: keras.Model) -> None:
     copy.compile(**arguments)
 
 
-def _fresh(metrics: Any) -> Any:
-    """Returns metrics as `compile` takes them, with none that the model counts in."""
-    if isinstance(metrics, keras.metrics.Metric):
-        return type(metrics).from_config(metrics.get_config())
-    if isinstance(metrics, dict):
-        return {name: _fresh(metric) for name, metric in metrics.items()}
-    return [_fresh(metric) for metric in metrics] if isinstance(metrics, (list, tuple)) else metrics
+def _fresh(metric: Any) -> Any:
+    """Returns a new metric like one in which the model counts; a metric's name or function as it is."""
+    is_own = isinstance(metric, keras.metrics.Metric)
+    return type(metric).from_config(metric.get_config()) if is_own else metric
 
 
 def _optimizer_variables(

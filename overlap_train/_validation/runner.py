@@ -96,8 +96,10 @@ class ValidationRunner(Runner):
 
         def work(index: int) -> ShardOutcome:
             start_s = time.monotonic()
-            self._wait_until_prepared(index)
             device = self._device(index)
+            # What failed there either fails again in the evaluation, and is reported, or does not matter.
+            with contextlib.suppress(Exception):
+                self._preparations[device].result()
             try:
                 with tf.device(device):
                     part = stream or self._part(index, hosts)
@@ -178,11 +180,6 @@ class ValidationRunner(Runner):
             if device not in self._data:
                 self._data[device] = self.evaluator.data_on(device)
             return self._data[device]
-
-    def _wait_until_prepared(self, index: int) -> None:
-        # What failed there either fails again in the evaluation, and is reported, or does not matter.
-        with contextlib.suppress(Exception):
-            self._preparations[self._device(index)].result()
 
     def _part(self, index: int, hosts: Hosts) -> Shard:
         shards = split_batches(self.evaluator.count(), self.parts * hosts.count)

@@ -175,9 +175,9 @@ _TRACED_BY_KERAS = "traced_by_keras"
 
 def _is_traced(request: SetRequest) -> bool:
     """Whether the model's own step has a trace of ours, made when Keras would have traced it."""
-    traces, token = Traces.of(request.model), keras_training.test_function(request.model)
+    traces = Traces.of(request.model, "test")
     is_own = request.settings.stock_validation and not request.settings.shared
-    return is_own and traces.holds("test", token) and not traces.has("test", token, _TRACED_BY_KERAS)
+    return is_own and bool(traces) and _TRACED_BY_KERAS not in traces
 
 
 def _untraced_reason(request: SetRequest) -> Reason | None:
@@ -191,15 +191,11 @@ def _untraced_reason(request: SetRequest) -> Reason | None:
         reason = _set_before(request)
     if request.settings.stock_validation:
         # What hooks set before the first batch is in Keras's own trace, which then stays.
-        traces, token = Traces.of(model), keras_training.test_function(model)
-        if reason is not None and not traces.holds("test", token):
-            traces.get("test", token, _TRACED_BY_KERAS, lambda: reason)
-        if reason is None and traces.has("test", token, _TRACED_BY_KERAS):
-            return traces.get("test", token, _TRACED_BY_KERAS, lambda: reason)
-    if reason is not None:
+        traces = Traces.of(model, "test")
+        if (reason is not None and not traces) or (reason is None and _TRACED_BY_KERAS in traces):
+            return traces.get(_TRACED_BY_KERAS, lambda: reason)
+    if reason is not None or not request.settings.shared:
         return reason
-    if not request.settings.shared:
-        return None
     # Of Keras's own step we make the losses whole.
     owner = keras_models.overriding_class(request.model, "test_step")
     if not request.settings.stock_validation:
@@ -220,9 +216,7 @@ def _trace(request: SetRequest, batches: Batches) -> ValidationStep:
     # What prepares batches has been traced for these very ones.
     prepared = None if batches.preparation is None else (str(batches.raw_spec), Same(settings.preprocess))
     by_rows = settings.replicas is None and keras_training.traces_first_batch(model)
-    step = Traces.of(model).get_step(
-        "test",
-        keras_training.test_function(model),
+    step = Traces.of(model, "test").get_step(
         ("step", settings.validation_identity, prepared),
         batches.element_spec,
         batches.first_rows if by_rows else None,

@@ -207,7 +207,8 @@ class ValidationSuite:
     def start(self, snapshot: Snapshot, *, on_all: bool = False) -> list[PendingValidation]:
         """Begins to evaluate a snapshot on the sets whose turn it is, or on all."""
         sets = [named for named in self._sets.values() if on_all or named.validates(snapshot.epoch)]
-        validations = [named.start(snapshot) for named in sets]
+        epoch = snapshot.epoch
+        validations = [PendingValidation(epoch, each.name, each.runner.start(snapshot)) for each in sets]
         runners = [named.runner for named in sets if isinstance(named.runner, ValidationRunner)]
         in_order = [runner for runner in runners if runner.draws_in_order]
         if in_order:
@@ -223,7 +224,7 @@ class ValidationSuite:
     def collect(self, pending: PendingEpoch) -> tuple[dict[str, ValidationResult], list[Span]]:
         """Merges the parts of an epoch's validations.
 
-        Live validations are left out: they are made at delivery (`live_runner`).
+        Live validations are left out: they are made at delivery (`validate_live`).
         """
         results: dict[str, ValidationResult] = {}
         spans: list[Span] = []

@@ -187,11 +187,6 @@ class ValidationSources:
         as_known = [source.read() for source in sources if not (source.is_read or source.left_to_keras)]
         return all(as_known)
 
-    def reopen(self) -> None:
-        """Lets batches be drawn again after a suite that shared them was closed."""
-        for source in self._sources.values():
-            source.reopen()
-
     def close(self) -> None:
         """Ends what makes batches for them. Idempotent."""
         for source in self._sources.values():

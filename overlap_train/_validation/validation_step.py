@@ -14,7 +14,6 @@ from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import data as keras_data
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import training as keras_training
 from overlap_train._support.reasons import Reason
 from overlap_train._training.step import CarriedLogs, lists_joined, require_logs
 
@@ -123,7 +122,7 @@ def with_present_metrics(
     if step.is_present(model):
         return step
     key = ("around", Same(step.step), step.preparation and Same(step.preparation))
-    steps: list[ValidationStep] = Traces.of(model).get("test", keras_training.test_function(model), key, list)
+    steps: list[ValidationStep] = Traces.of(model, "test").get(key, list)
     for other in steps:
         if other.is_present(model):
             return other

@@ -43,14 +43,17 @@ def sums(batches, first, stop):
 
 def over(batches, step, first, stop, start):
     """Does a step with each batch inside a compiled function; returns the last tensor."""
-    fold = batches.fold
 
     @tf.function(autograph=False)
     def run(held, first, stop):
-        return fold.over(held, first, stop, [start], step, [start.shape])
+        return tf.while_loop(
+            lambda index, _: index < stop,
+            lambda index, _: (index + 1, *step(batches.fold.batch(held, index))),
+            (first, start),
+            parallel_iterations=1,
+        )[1]
 
-    (last,) = run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64))
-    return last
+    return run(batches.held, tf.constant(first, tf.int64), tf.constant(stop, tf.int64))
 
 
 def feed_of(x, y=None, weight=None, *, memory=True, shuffle=True, preprocess=None, **options):

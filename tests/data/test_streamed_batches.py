@@ -46,18 +46,19 @@ def test_a_pass_begins_when_it_is_drawn_from_and_its_end_is_told_once_however_it
     assert first.draw() is not None
     assert told() == ["end", "begin"]
     assert len(list(iter(first.draw, None))) == 3
-    first.finish()
+    first.limit(0)
     assert first.draw() is None
     assert told() == ["end"]
     second.draw()
-    second.finish()
+    second.limit(0)
     assert second.draw() is None
     assert told() == ["end", "begin", "end"]
     given_up, following = batches.begin(), batches.begin()
     given_up.draw()
     following.draw()
     assert told() == ["end", "begin", "end", "end", "begin"]
-    given_up.finish()
+    given_up.limit(0)
+    assert given_up.draw() is None
     assert told() == [], "that of another one"
     batches.close()
     batches.close()
@@ -82,8 +83,10 @@ def test_no_pass_begins_after_the_end():
     assert left.draw() is None
     assert data.events == []
     batches = streamed()
+    left = batches.begin()
     batches.close()
-    assert draw_all(batches.begin()) == ([], [])
+    assert draw_all(left) == ([], [])
+    assert draw_all(batches.begin())[0], "one that is prepared later begins"
 
 
 def draw_all(stream, most=4):

@@ -22,7 +22,7 @@ def concrete(function, *specs):
 
 def test_inference_fn_takes_other_captures():
     traced, other = concrete(lambda x: x * VARIABLE, tf.TensorSpec([])), tf.Variable([5.0, 6.0])
-    result = call_with(traced, [tf.constant(2.0)], [other.handle])
+    result = call_with(traced, [tf.constant(2.0)], {id(VARIABLE.handle): other.handle})
     assert result.numpy().tolist() == [10.0, 12.0]
 
 

@@ -101,7 +101,7 @@ def test_on_private_variables_nothing_of_the_live_ones_is_read_or_written():
 def test_traces_are_neither_saved_nor_copied_with_a_model(tmp_path):
     model = sequential()
     model.fit(X, Y, verbose=0)
-    Traces.of(model).get("train", None, "key", threading.Lock)
+    Traces.of(model, "train").get("key", threading.Lock)
     model.save(tmp_path / "m.keras")
     copy = keras.saving.load_model(tmp_path / "m.keras")
-    assert not Traces.of(copy).has("train", None, "key")
+    assert "key" not in Traces.of(copy, "train")

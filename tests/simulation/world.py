@@ -221,9 +221,9 @@ class Streamed(StreamedBatches):
         self.numbers = self.drawn = self.begun = 0
         self.in_order, self.steps, self.is_dataset, self._seeds = plan.kind == "ordered", None, False, None
         self.rewindable = self.runs_python = True
-        self.redraws = self.finds_end = self._has_warned = self._closed = False
+        self.redraws = self.finds_end = self._has_warned = False
         self._under_way = self._only_iterator = self._newest = None
-        self.last_count = self._num_iterators = 0
+        self.last_count = self._num_iterators = self._closings = 0
         self._lock = simulated.threading.Lock()
 
     def __iter__(self) -> Iterator[tuple[int, int]]:

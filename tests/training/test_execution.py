@@ -101,7 +101,7 @@ def test_second_fit_traces_no_step_and_reads_the_new_arrays():
 
 def loops_of(model):
     """Returns the loops among the traces of a model."""
-    loops = [value for value in Traces.of(model)._kept["train"].values() if isinstance(value, Loop)]
+    loops = [value for value in Traces.of(model, "train")._values.values() if isinstance(value, Loop)]
     assert loops
     return loops
 

@@ -17,7 +17,6 @@ def drawn(batches, most=None):
     if most is not None:
         stream.limit(most)
     found = [np.asarray(batch[0]) for batch in iter(stream.draw, None)]
-    stream.finish()
     return np.concatenate(found).tolist()
 
 
