@@ -190,7 +190,7 @@ class FitBuilder:
         if self._settings.hosts.count > 1:
             return start_together(callbacks, self._resumer, self._cursor)
         assert self._resumer is not None
-        return self._resumer.start(state, self._cursor, callbacks.callbacks, callbacks.on_epoch_begin)
+        return self._resumer.start(state, self._cursor, callbacks.on_epoch_begin)
 
     def _build_deliveries(
         self, state: ModelState, step: Step, suite: ValidationSuite, grounds: Grounds, *, max_lag: int
@@ -317,12 +317,12 @@ class FitBuilder:
 def _replaced_evaluate(model: keras.Model) -> Callable[[], str | None]:
     """Returns what says which part of the model's validation has been replaced since now."""
     validates, tests = keras_training.validates_itself(model), model.test_function
-    trains = keras_training.train_function(model)
+    trains = model.train_function
 
     def replaced() -> str | None:
         if keras_training.validates_itself(model) != validates:
             return "the model's evaluate"
-        if tests in (None, model.test_function) or keras_training.train_function(model) is not trains:
+        if tests in (None, model.test_function) or model.train_function is not trains:
             return None  # or the model was compiled, which has its own message
         return "the model's test function"
 
