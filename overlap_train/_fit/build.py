@@ -7,7 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import keras
@@ -21,7 +21,7 @@ from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
-from overlap_train._fit.course import Course, Ledger
+from overlap_train._fit.course import Course, FitOutcome, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.followers import agree_to_start, deliver_together, start_together
@@ -44,7 +44,6 @@ from overlap_train.errors import OverlapError
 from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
-from overlap_train.records import StepValidation
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,11 @@ class FitBuilder:
     _callbacks: keras.callbacks.CallbackList
     _progress: QuietProgress
     _resources: contextlib.ExitStack
-    _inside: list[StepValidation]  # takes the results of validations inside epochs
+    _outcome: FitOutcome
     _: KW_ONLY
     looks_only: bool = False  # nothing will be run; Python's validation data is read to say what it is
-    start_s: InitVar[float | None] = None  # when `fit` was called
 
-    def __post_init__(self, start_s: float | None) -> None:
+    def __post_init__(self) -> None:
         request, resources = self._request, self._resources
         self._settings = request.settings
         self._validation = FitValidation(request, self._callbacks, resources, looks_only=self.looks_only)
@@ -86,7 +84,7 @@ class FitBuilder:
         self._resumer: Resumer | None = None
         self._reason: Reason | None = None  # of the last message that it waits
         course = Course(request.epochs, request.initial_epoch)
-        self.ledger = Ledger(request.settings.recorder, Accounts(start_s), course)
+        self.ledger = Ledger(request.settings.recorder, Accounts(self._outcome.start_s), course)
 
     def build(self, training: EpochTraining | None = None) -> FitParts:
         """Builds everything and traces it; a `training` goes on as it is, and the rest is built around it."""
@@ -258,7 +256,7 @@ class FitBuilder:
         if not suite or every_steps is None:
             return None
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
-        return StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
+        return StepValidations(suite, every_steps, deliver, self._outcome.step_validations, policy.timeout_s)
 
     def require_overlap(self) -> None:
         """Raises OverlapError, before anything is called or drawn, if the training would have to wait.

@@ -12,6 +12,7 @@ from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.batches import size_bytes
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
+from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.request import FitRequest, make_callback_list
 from overlap_train._fit.step_building import look_only
 from overlap_train._support.reasons import Reason
@@ -38,7 +39,7 @@ def build_to_look(request: FitRequest, resources: contextlib.ExitStack) -> tuple
     steps = cursor.steps_per_epoch
     progress = resources.enter_context(QuietProgress())
     callbacks = make_callback_list(request.callbacks)  # whose model is not set
-    builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
+    builder = FitBuilder(request, cursor, callbacks, progress, resources, FitOutcome(), looks_only=True)
     return builder.build(), steps
 
 

@@ -142,7 +142,7 @@ def make_request(
     )
     return FitRequest(
         settings=settings,
-        feed=_feed(settings, x, y, sample_weight, numbers, class_weight),
+        feed=_feed(settings, (x, y, sample_weight), numbers, class_weight),
         steps_per_epoch=numbers.steps_per_epoch,
         sets=sets,
         functions=functions,
@@ -159,16 +159,12 @@ def make_request(
 
 def _feed(
     settings: TrainerSettings,
-    x: Any,
-    y: Any,
-    sample_weight: Any,
+    data: tuple[Any, Any, Any],
     numbers: fit_arguments.FitNumbers,
     class_weight: dict[int, float] | None,
 ) -> Feed:
     recognized = keras_data.recognize(
-        x,
-        y,
-        sample_weight,
+        *data,
         batch_size=numbers.batch_size,
         steps=numbers.steps_per_epoch,
         shuffle=numbers.shuffle,

@@ -47,8 +47,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         if request.counts_on_first:
             resources.enter_context(counted(model.metrics_variables, by_first=True))
         outcome.messages = progress.messages
-        inside, start_s = outcome.step_validations, outcome.start_s
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome)
         try:
             session = _open(request, builder, callbacks)
             if session is not None:
