@@ -98,15 +98,11 @@ class Trainer:
         """
         imports.require_tensorflow()
         keras_models.require_model(model)
-        found = strategy is not None or keras_models.strategy_of(model) or tf.distribute.has_strategy()
-        self.replicas = find_strategy(model, strategy) if found else None
+        self.replicas = find_strategy(model, strategy)
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
-        if preprocess is not None and not callable(preprocess):
-            raise TypeError(
-                f"preprocess must be a function of a batch or None; got {arguments.short_repr(preprocess)}"
-            )
+        arguments.require_callable("preprocess", preprocess, optional=True)
         self.model = model
         self._preprocess = preprocess
         self.validation = validation if validation is not None else ValidationPolicy()

@@ -17,7 +17,6 @@ import keras
 from overlap_train._callbacks.hooks import TEST_HOOKS, listens, looks_at_model
 from overlap_train._callbacks.replay import Replay, Validations
 from overlap_train._keras import metrics as keras_metrics
-from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.results import prefixed
 from overlap_train.records import Span, ValidationResult
@@ -57,7 +56,7 @@ class Delivery:
     """
 
     _model: keras.Model
-    _state: ModelState
+    state: ModelState
     _callbacks: keras.callbacks.CallbackList
     _: KW_ONLY
     on_change: str
@@ -67,7 +66,7 @@ class Delivery:
 
     def __post_init__(self) -> None:
         wants_test = listens(self._callbacks.callbacks, *TEST_HOOKS)
-        self._replay = Replay(self._model, self._state, self._callbacks, self.suite, wants_test)
+        self._replay = Replay(self._model, self.state, self._callbacks, self.suite, wants_test)
         self.stopped_in = -1  # the last epoch inside which a hook has set `stop_training`
 
     def deliver(
@@ -95,10 +94,10 @@ class Delivery:
             outcome = self._deliver_unseen(snapshot, train_logs, results, trained_on=trained_on)
             ended(outcome)
             return outcome
-        aside = self._state.read() if trained_on else None
-        function = keras_training.train_function(self._model)
+        aside = self.state.read() if trained_on else None
+        function = self._model.train_function
         if aside is not None:
-            self._state.restore(snapshot.values)
+            self.state.restore(snapshot.values)
         hidden = self._model.stop_training and self.stopped_in > snapshot.epoch
         if hidden:
             self._model.stop_training = False
@@ -107,14 +106,14 @@ class Delivery:
         self._callbacks.on_epoch_end(snapshot.epoch, logs)
 
         stop = bool(self._model.stop_training)
-        values = self._state.read() if aside is None else self._state.read_at(snapshot.values)
+        values = self.state.read() if aside is None else self.state.read_at(snapshot.values)
         outcome = Outcome(keras_metrics.python_logs(logs), stop, values, tested, spans)
         ended(outcome)
         if aside is None:
             return outcome
         changed, values, reason = self._acted(snapshot, outcome, aside, None if stop else begin_next)
         reason = reason or self.changed_decision()
-        if reason is None and keras_training.train_function(self._model) is not function:
+        if reason is None and self._model.train_function is not function:
             reason = "a callback compiled the model anew"
         rolled_back = reason is not None and self.on_change == "rollback"
         if rolled_back:
@@ -128,8 +127,8 @@ class Delivery:
     def _go_on(self, aside: Values, changed: list[int], values: Values) -> None:
         """Have the model hold what was put aside, with those of the values that callbacks have changed."""
         flat = values.flat()
-        self._state.restore(aside)
-        self._state.set_values(changed, [flat[index] for index in changed])
+        self.state.restore(aside)
+        self.state.set_values(changed, [flat[index] for index in changed])
 
     def _acted(
         self, snapshot: Snapshot, outcome: Outcome, aside: Values, begin_next: BeginNext | None
@@ -141,22 +140,14 @@ class Delivery:
         expected, values, reason = snapshot.values, outcome.values, None
         if begin_next is not None:
             begun = begin_next(aside)
-            expected, reason = self._state.with_values(expected, begun.rates), begun.reason
-            values = self._state.read_at(snapshot.values)
-        changed = self._state.differing(expected, values)
+            expected, reason = self.state.with_values(expected, begun.rates), begun.reason
+            values = self.state.read_at(snapshot.values)
+        changed = self.state.differing(expected, values)
         if changed:
-            reason = f"a callback set {self._state.variables[changed[0]].name}"
+            reason = f"a callback set {self.state.variables[changed[0]].name}"
         if self._model.stop_training:
             reason = "the training was stopped"
         return changed, values, reason
-
-    def go_back(self, snapshot: Snapshot) -> None:
-        """Have the model hold a snapshot whose validation failed; what was trained since is given up."""
-        self._state.restore(snapshot.values)
-
-    def go_back_to_draws(self, snapshot: Snapshot) -> None:
-        """Have the seeds of the training data's pipeline stand as at a snapshot; nobody may draw from it."""
-        self._state.restore_pipeline(snapshot.values)
 
     def _deliver_unseen(
         self,
@@ -172,10 +163,10 @@ class Delivery:
         if any(not result.of_function for result in results.values()):
             self._model.stop_evaluating = False
             if not trained_on:
-                keras_metrics.reset_others(self._model, self._state.metric_handles)
+                keras_metrics.reset_others(self._model, self.state.metric_handles)
                 for result in results.values():
                     if result.metric_state:
-                        self._state.set_metrics(result.metric_state)
+                        self.state.set_metrics(result.metric_state)
         stop = self._model.stop_training and not trained_on
         return Outcome(keras_metrics.python_logs(logs), bool(stop), snapshot.values, results)
 

@@ -40,7 +40,6 @@ from overlap_train._checkpoint.fingerprints import differences, listed_differenc
 from overlap_train._checkpoint.run_directory import RunWriter
 from overlap_train._checkpoint.store import CheckpointStore
 from overlap_train._data.cursor import Cursor
-from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._support.closing import Closing
@@ -91,7 +90,7 @@ class Resumer(Closing):
         digest = hashlib.sha256(repr([*belongs_to, *specs]).encode()).hexdigest()
         self._fingerprint = {**belongs_to, _ALL_VARIABLES: f" digest {digest[:16]}"}
         self._configuration = configuration or {}
-        self._function = keras_training.train_function(model)
+        self._function = model.train_function
         self._say = say
         self._record = record
         self._set_before = plain_attributes(model)
@@ -101,6 +100,7 @@ class Resumer(Closing):
         self._standing: dict[str, Any] = {}  # of the passes
         self._note_passes()
         self._lags: tuple[int, ...] = ()
+        self._callbacks: Sequence[keras.callbacks.Callback] = ()
         self._files: Iterable[str] = ()
         self._settings = Settings(())
         self._unstored, self._said = Unstored(), set[str]()
@@ -123,33 +123,25 @@ class Resumer(Closing):
         if self._weights is not None:
             self._weights.take(state)
 
-    def accept(self, callbacks: Iterable[keras.callbacks.Callback]) -> None:
-        """Match the callbacks with those of the checkpoint; call it before `on_train_begin`."""
-        callbacks = list(callbacks)
-        self._files, self._settings = files_of(callbacks), Settings(callbacks)
-
+    def accept(self, callbacks: Sequence[keras.callbacks.Callback]) -> None:
+        """Take the callbacks, and match them with the checkpoint's; call it before `on_train_begin`."""
+        self._callbacks, self._files, self._settings = callbacks, files_of(callbacks), Settings(callbacks)
         if self._newest is not None and self._newest.state.epoch > 0:  # else logs begin anew, too
             self._appending = append_to_files([callback for callback, _ in self._matches(self._newest)])
 
-    def start(
-        self,
-        state: ModelState,
-        cursor: Cursor,
-        callbacks: Iterable[keras.callbacks.Callback],
-        begin_epoch: Callable[..., None],
-    ) -> StartPoint | None:
+    def start(self, state: ModelState, cursor: Cursor, begin_epoch: Callable[..., None]) -> StartPoint | None:
         """Put everything back as the checkpoint has it, if there is one; call it after `on_train_begin`.
 
         The callbacks' files come last, when nothing can be refused any more. `begin_epoch` calls the
         `on_epoch_begin` of an epoch that goes on: a checkpoint has what callbacks remember and change, but
         not what else they set in Python there.
         """
-        callbacks, self._function = list(callbacks), keras_training.train_function(self._model)
+        self._function = self._model.train_function
         checkpoint, self._newest = self._newest, None
-        self._unstored.begin(callbacks)
+        self._unstored.begin(self._callbacks)
         self._set_before = plain_attributes(self._model)
         if checkpoint is None:
-            self._captured(callbacks)
+            self._captured()
             return None
         meta, epoch, step = checkpoint.meta, checkpoint.state.epoch, checkpoint.state.step
         values, position = checkpoint.values, checkpoint.position
@@ -169,7 +161,7 @@ class Resumer(Closing):
         if meta["in_turn"] and not position.data.get("begun"):
             self._put_random_back(checkpoint)  # the data has just put back the states that it had drawn from
         self._report_changes(checkpoint)
-        rewind_files(callbacks, checkpoint.files, epoch)
+        rewind_files(self._callbacks, checkpoint.files, epoch)
         self._appending = []
         self._written_step = step
         return StartPoint(epoch, step, meta["stopped"], meta["logs"], position, meta["plan"])
@@ -245,25 +237,19 @@ class Resumer(Closing):
         every = self._policy.every_steps
         return every is not None and step // every > self._written_step // every and self._is_interval_over()
 
-    def inside(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-    ) -> None:
+    def inside(self, point: StartPoint, values: Values) -> None:
         """Write a checkpoint of where the training stands, unless one of this step has been written.
 
         A CheckpointError says that an earlier one could not be.
         """
         self._note_passes()
         if point.step != self._written_step:
-            self._write_behind(self._checkpoint(point, values, callbacks))
+            self._write_behind(self._checkpoint(point, values))
 
     def delivered(
         self,
         point: StartPoint,
         values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
         *,
         last: bool,
         max_lag: int = 0,
@@ -287,7 +273,7 @@ class Resumer(Closing):
             arrays = self._kept(self._weights.arrays_of(trained))
             writes.append(functools.partial(self._weights.write, entry, point.step, arrays))
         if due or last:
-            writes += self._checkpoint(point, values, callbacks)
+            writes += self._checkpoint(point, values)
         self._write_behind(writes)
 
     def _kept(self, weights: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
@@ -306,12 +292,7 @@ class Resumer(Closing):
         every_s = self._policy.every_s
         return every_s is None or time.monotonic() - self._written_s >= every_s
 
-    def _checkpoint(
-        self,
-        point: StartPoint,
-        values: Values,
-        callbacks: Iterable[keras.callbacks.Callback],
-    ) -> list[Callable[[], Any]]:
+    def _checkpoint(self, point: StartPoint, values: Values) -> list[Callable[[], Any]]:
         """Take what belongs into a checkpoint; return what writes it, if it may be written."""
         self._written_s, self._written_step = time.monotonic(), point.step
         self.wait()
@@ -321,7 +302,7 @@ class Resumer(Closing):
             data = {**point.position.data, _VALIDATION_PASSES: self._standing}
             point = replace(point, position=replace(point.position, data=data))
         python = {
-            "callbacks": list(self._captured(callbacks)),
+            "callbacks": list(self._captured()),
             "files": mark_files(self._files),  # how far callbacks had written theirs
             "random": random_states(self._handles),
             "in_turn": not any(self._lags),  # what a resumed run does again has not drawn from the generators
@@ -349,7 +330,7 @@ class Resumer(Closing):
 
         No file holds what is compiled, and a resumed fit calls that hook again only if it begins before it.
         """
-        if not self._ceased and keras_training.train_function(self._model) is not self._function:
+        if not self._ceased and self._model.train_function is not self._function:
             self._ceased = True
             self._say(
                 "no further checkpoints are written: a callback has compiled the model or made its train "
@@ -357,11 +338,10 @@ class Resumer(Closing):
             )
         return self._ceased
 
-    def _captured(self, callbacks: Iterable[keras.callbacks.Callback]) -> tuple[ObjectValue, ...]:
+    def _captured(self) -> tuple[ObjectValue, ...]:
         """Return what callbacks remember; name each attribute that no checkpoint holds, once."""
-        callbacks = list(callbacks)
-        states = capture_all(callbacks)
-        self._say_unstored(states, callbacks)
+        states = capture_all(self._callbacks)
+        self._say_unstored(states, self._callbacks)
         now, before = plain_attributes(self._model), self._set_before
         self._say_set_on_model(name for name in now if before.get(name) != now[name])
         return states

@@ -7,7 +7,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import KW_ONLY, InitVar, dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import keras
@@ -21,7 +21,7 @@ from overlap_train._checkpoint.content import StartPoint
 from overlap_train._checkpoint.resume import Resumer
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.checkpointing import build_resumer
-from overlap_train._fit.course import Course, Ledger
+from overlap_train._fit.course import Course, FitOutcome, Ledger
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._fit.epoch_training import EpochTraining
 from overlap_train._fit.followers import agree_to_start, deliver_together, start_together
@@ -44,7 +44,6 @@ from overlap_train.errors import OverlapError
 from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import Accounts
 from overlap_train.options.threads import available_cores
-from overlap_train.records import StepValidation
 
 
 @dataclass(frozen=True)
@@ -70,12 +69,11 @@ class FitBuilder:
     _callbacks: keras.callbacks.CallbackList
     _progress: QuietProgress
     _resources: contextlib.ExitStack
-    _inside: list[StepValidation]  # takes the results of validations inside epochs
+    _outcome: FitOutcome
     _: KW_ONLY
     looks_only: bool = False  # nothing will be run; Python's validation data is read to say what it is
-    start_s: InitVar[float | None] = None  # when `fit` was called
 
-    def __post_init__(self, start_s: float | None) -> None:
+    def __post_init__(self) -> None:
         request, resources = self._request, self._resources
         self._settings = request.settings
         self._validation = FitValidation(request, self._callbacks, resources, looks_only=self.looks_only)
@@ -86,7 +84,7 @@ class FitBuilder:
         self._resumer: Resumer | None = None
         self._reason: Reason | None = None  # of the last message that it waits
         course = Course(request.epochs, request.initial_epoch)
-        self.ledger = Ledger(request.settings.recorder, Accounts(start_s), course)
+        self.ledger = Ledger(request.settings.recorder, Accounts(self._outcome.start_s), course)
 
     def build(self, training: EpochTraining | None = None) -> FitParts:
         """Builds everything and traces it; a `training` goes on as it is, and the rest is built around it."""
@@ -190,7 +188,7 @@ class FitBuilder:
         if self._settings.hosts.count > 1:
             return start_together(callbacks, self._resumer, self._cursor)
         assert self._resumer is not None
-        return self._resumer.start(state, self._cursor, callbacks.callbacks, callbacks.on_epoch_begin)
+        return self._resumer.start(state, self._cursor, callbacks.on_epoch_begin)
 
     def _build_deliveries(
         self, state: ModelState, step: Step, suite: ValidationSuite, grounds: Grounds, *, max_lag: int
@@ -258,7 +256,7 @@ class FitBuilder:
         if not suite or every_steps is None:
             return None
         deliver = functools.partial(deliver_step_validation, callbacks.callbacks)
-        return StepValidations(suite, every_steps, deliver, self._inside, policy.timeout_s)
+        return StepValidations(suite, every_steps, deliver, self._outcome.step_validations, policy.timeout_s)
 
     def require_overlap(self) -> None:
         """Raises OverlapError, before anything is called or drawn, if the training would have to wait.
@@ -316,12 +314,12 @@ class FitBuilder:
 def _replaced_evaluate(model: keras.Model) -> Callable[[], str | None]:
     """Returns what says which part of the model's validation has been replaced since now."""
     validates, tests = keras_training.validates_itself(model), model.test_function
-    trains = keras_training.train_function(model)
+    trains = model.train_function
 
     def replaced() -> str | None:
         if keras_training.validates_itself(model) != validates:
             return "the model's evaluate"
-        if tests in (None, model.test_function) or keras_training.train_function(model) is not trains:
+        if tests in (None, model.test_function) or model.train_function is not trains:
             return None  # or the model was compiled, which has its own message
         return "the model's test function"
 

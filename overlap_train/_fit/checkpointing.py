@@ -242,7 +242,6 @@ class Checkpoints:
     """
 
     resumer: Resumer
-    _callbacks: Any
     _course: Course
     _backlog: Backlog
     _hooks: EpochHooks
@@ -258,7 +257,6 @@ class Checkpoints:
         self.resumer.delivered(
             StartPoint(following, snapshot.step, course.stopped, dict(outcome.logs), position),
             outcome.values,
-            self._callbacks.callbacks,
             last=course.stopped or following >= course.epochs,
             max_lag=self._backlog.max_lag,
             trained=snapshot.values,
@@ -281,7 +279,7 @@ class Checkpoints:
         epoch, course = snapshot.epoch, self._course
         logs = dict(course.logs.get(epoch - 1, {}))
         point = StartPoint(epoch, snapshot.step, course.stopped, logs, snapshot.position)
-        self.resumer.inside(point, snapshot.values, self._callbacks.callbacks)
+        self.resumer.inside(point, snapshot.values)
 
     def _finish_inside(self, epoch: int | None) -> bool:
         """Delivers the results inside epochs, up to an epoch's end or all: a checkpoint holds none.

@@ -52,7 +52,7 @@ class Deliveries:
         self.checkpoints: Checkpoints | None = None
         if self.resumer is not None:
             waiting = self.backlog, self.hooks, self.stepwise, self.hosts, self.check_interrupted
-            self.checkpoints = Checkpoints(self.resumer, self.callbacks, self._course, *waiting)
+            self.checkpoints = Checkpoints(self.resumer, self._course, *waiting)
         self._has_warned = False
         self._failure: BaseException | None = None
         self._failed_ahead = False
@@ -169,7 +169,7 @@ class Deliveries:
         try:
             results, spans = self.suite.collect(pending)
         except ValidationWorkerError:
-            self.delivery.go_back(pending.snapshot)  # where it began, as under Keras
+            self.delivery.state.restore(pending.snapshot.values)  # where it began, as under Keras
             raise
         accounts = self.ledger.accounts
         accounts.validated(pending.epoch, spans)
@@ -219,7 +219,7 @@ class Deliveries:
         trained_on = self._trained_on(snapshot)
         self.cursor.restore(snapshot.position)
         if trained_on:  # otherwise what the validation and the callbacks have drawn and set stays
-            self.delivery.go_back_to_draws(snapshot)
+            self.delivery.state.restore_pipeline(snapshot.values)
 
     def deliver_until(self, deadline_s: float) -> None:
         """Delivers the epochs whose validations end in time."""

@@ -188,7 +188,7 @@ def _settable(feed: Feed, callbacks: Sequence[keras.callbacks.Callback]) -> list
     if not feed.written_variables:
         return tables
     # From the global generators any function of a library may draw that a callback calls.
-    holders = [*reached(callbacks, *_HOLDERS), *keras_randomness.global_variables()]
+    holders = [*reached(callbacks, *_HOLDERS), *keras_randomness.global_variables().values()]
     handles = {id(handle) for holder in holders for handle in _handles_of(holder)}
     return [*(each.name for each in feed.written_variables if id(each.handle) in handles), *tables]
 

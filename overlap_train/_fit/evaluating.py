@@ -56,13 +56,13 @@ def run_evaluate(
     line = _ResultLine(callbacks, 0 if by_keras else verbose)
     steps = data.steps if by_keras else sources.asked("")
     callback_list = make_callback_list(
-        model,
         callbacks,
+        add_history=False,
+        add_progbar=by_keras and verbose != 0,
+        model=model,
         verbose=verbose,
         epochs=1,
         steps=steps,
-        history=False,
-        bar=by_keras and verbose != 0,
     )
     if settings.hosts.count > 1:
         settings.hosts.check_same(describe_sets(sets))

@@ -154,7 +154,9 @@ def serve(request: FitRequest) -> str:
     assert replicas is not None
     assert policy is not None
     replicas.build(model, request.feed.element_spec)
-    make_callback_list(model, request.callbacks, verbose=0, epochs=request.epochs, steps=None)  # a History
+    make_callback_list(
+        request.callbacks, model=model, verbose=0, epochs=request.epochs, steps=None
+    )  # a History
     # A first signal is for the training hosts, whose end ends this one.
     followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
     with Interrupts(insists=False), Follower(*followed) as follower:
@@ -286,7 +288,7 @@ class Follower(contextlib.ExitStack):
         if self._built is not None:
             return
         settings, model = self._settings, self._settings.model
-        callbacks = make_callback_list(model, [], verbose=0, epochs=1, steps=None, history=False)
+        callbacks = make_callback_list([], add_history=False, model=model, verbose=0, epochs=1, steps=None)
         sources = make_sources(settings, self._sets)
         self.callback(sources.close)
         state, suite, batch_spec = build_validation(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from typing import Any
 
 import keras
 
@@ -13,7 +12,8 @@ from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.batches import size_bytes
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder, FitParts
-from overlap_train._fit.request import FitRequest
+from overlap_train._fit.course import FitOutcome
+from overlap_train._fit.request import FitRequest, make_callback_list
 from overlap_train._fit.step_building import look_only
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.quiet import QuietProgress
@@ -38,16 +38,9 @@ def build_to_look(request: FitRequest, resources: contextlib.ExitStack) -> tuple
     cursor = Cursor(request.feed, request.steps_per_epoch, tells=False)
     steps = cursor.steps_per_epoch
     progress = resources.enter_context(QuietProgress())
-    callbacks = _unheard(request.callbacks)
-    builder = FitBuilder(request, cursor, callbacks, progress, resources, [], looks_only=True)
+    callbacks = make_callback_list(request.callbacks)  # whose model is not set
+    builder = FitBuilder(request, cursor, callbacks, progress, resources, FitOutcome(), looks_only=True)
     return builder.build(), steps
-
-
-def _unheard(callbacks: Any) -> keras.callbacks.CallbackList:
-    """Returns callbacks for a look at what they listen to, without setting their model."""
-    if isinstance(callbacks, keras.callbacks.CallbackList):
-        return callbacks
-    return keras.callbacks.CallbackList(callbacks, add_history=True)
 
 
 def _explanation(request: FitRequest, parts: FitParts, steps: int | None, seconds: float) -> Explanation:

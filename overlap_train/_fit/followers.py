@@ -31,7 +31,6 @@ from overlap_train._data.cursor import Cursor, CursorState
 from overlap_train._data.feed import Feed
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import models as keras_models
-from overlap_train._keras import training as keras_training
 from overlap_train._keras.randomness import random_states, set_random_states
 from overlap_train._snapshot import ModelState, Snapshot, Values
 from overlap_train._support.version import __version__
@@ -131,9 +130,9 @@ class SharedCallbacks:
 
     def guarded(self, action: Callable[[], Any]) -> Any:
         """Runs hooks, which must not compile the model."""
-        function = keras_training.train_function(self.model)
+        function = self.model.train_function
         result = action()
-        if keras_training.train_function(self.model) is not function:
+        if self.model.train_function is not function:
             require_unchanged("a callback compiled the model or made its train function anew")
         return result
 
@@ -183,12 +182,12 @@ class SharedDelivery(Delivery):
             outcome = self._follow(snapshot, results, trained_on=trained_on)
             ended(outcome)
         if self._shared.listening["on_epoch_end"]:
-            aside = self._state.read() if trained_on and not outcome.rolled_back else None
+            aside = self.state.read() if trained_on and not outcome.rolled_back else None
             if aside is not None:  # or the model stands there
-                self._state.restore(outcome.values)
+                self.state.restore(outcome.values)
             self._shared.call_everywhere("on_epoch_end", snapshot.epoch, dict(outcome.logs))
             if aside is not None:
-                self._state.restore(aside)
+                self.state.restore(aside)
         return outcome
 
     def _tell(self, snapshot: Snapshot, outcome: Outcome, kept: Mapping[str, int]) -> None:
@@ -205,9 +204,9 @@ class SharedDelivery(Delivery):
         self, snapshot: Snapshot, results: Mapping[str, ValidationResult], *, trained_on: bool
     ) -> Outcome:
         """Does what the chief's callbacks did at the end of an epoch."""
-        aside = self._state.read() if trained_on else None
+        aside = self.state.read() if trained_on else None
         if aside is not None:
-            self._state.restore(snapshot.values)
+            self.state.restore(snapshot.values)
         indices, report = self._shared.share(snapshot.values, snapshot.values, stop=False)
         logs, stop, rolled_back, reason = report
         stop_training = self._model.stop_training
@@ -215,7 +214,7 @@ class SharedDelivery(Delivery):
             self._model.stop_evaluating = False
         for callback in self._callbacks.callbacks:  # one by one: a CallbackList would sort the names
             callback.on_epoch_end(snapshot.epoch, dict(logs))
-        values = self._state.read_at(snapshot.values)
+        values = self.state.read_at(snapshot.values)
         if aside is not None and not rolled_back:
             self._go_on(aside, indices, values)
         self._model.stop_training = stop_training
@@ -229,7 +228,7 @@ def start_together(shared: SharedCallbacks, resumer: Resumer | None, cursor: Cur
     def find() -> list[Any] | None:
         # What its own callbacks change in an epoch that goes on goes to the others with the rest.
         assert resumer is not None
-        own = resumer.start(state, cursor, shared.callbacks, shared.own.on_epoch_begin)
+        own = resumer.start(state, cursor, shared.own.on_epoch_begin)
         if own is None:
             return None
         point = asdict(own) | {"position": None}

@@ -95,36 +95,21 @@ def make_request(
     y: Any = None,
     *,
     sample_weight: Any = None,
-    batch_size: int | None = None,
-    epochs: int = 1,
-    verbose: fit_arguments.Verbosity = "auto",
     callbacks: Any = None,
-    validation_split: float = 0.0,
     validation_data: Any = None,
-    shuffle: bool | str = True,
     class_weight: dict[int, float] | None = None,
-    initial_epoch: int = 0,
-    steps_per_epoch: int | None = None,
-    validation_steps: int | None = None,
-    validation_batch_size: int | None = None,
     validation_freq: int | list[int] = 1,
     resume: str | os.PathLike[str] | CheckpointPolicy | None = None,
+    **numbers_of_fit: Any,
 ) -> FitRequest:
-    """Checks the arguments of a call of `Trainer.fit` and returns what it asks for."""
+    """Checks the arguments of a call of `Trainer.fit` and returns what it asks for.
+
+    The other arguments are those of `FitNumbers`.
+    """
     forks.require_runtime()
     model = settings.model
     require_stock_list(callbacks)
-    numbers = fit_arguments.FitNumbers(
-        epochs=epochs,
-        initial_epoch=initial_epoch,
-        batch_size=batch_size,
-        validation_batch_size=validation_batch_size,
-        steps_per_epoch=steps_per_epoch,
-        validation_steps=validation_steps,
-        validation_split=validation_split,
-        verbose=verbose,
-        shuffle=shuffle,
-    )
+    numbers = fit_arguments.FitNumbers(**numbers_of_fit)
     if settings.validation.functions or validation_data is not None or numbers.validation_split:
         fit_arguments.check_frequency(validation_freq)
     checkpoints = None if resume is None else checkpoint_policy(resume)
@@ -157,7 +142,7 @@ def make_request(
     )
     return FitRequest(
         settings=settings,
-        feed=_feed(settings, x, y, sample_weight, numbers, class_weight),
+        feed=_feed(settings, (x, y, sample_weight), numbers, class_weight),
         steps_per_epoch=numbers.steps_per_epoch,
         sets=sets,
         functions=functions,
@@ -174,16 +159,12 @@ def make_request(
 
 def _feed(
     settings: TrainerSettings,
-    x: Any,
-    y: Any,
-    sample_weight: Any,
+    data: tuple[Any, Any, Any],
     numbers: fit_arguments.FitNumbers,
     class_weight: dict[int, float] | None,
 ) -> Feed:
     recognized = keras_data.recognize(
-        x,
-        y,
-        sample_weight,
+        *data,
         batch_size=numbers.batch_size,
         steps=numbers.steps_per_epoch,
         shuffle=numbers.shuffle,
@@ -237,24 +218,9 @@ def require_data(model: keras.Model, sets: Iterable[ValidationSet]) -> None:
 
 
 def make_callback_list(
-    model: keras.Model,
-    callbacks: Any,
-    *,
-    verbose: int | str,
-    epochs: int,
-    steps: int | None,
-    history: bool = True,
-    bar: bool = False,
+    callbacks: Any, *, add_history: bool = True, **options: Any
 ) -> keras.callbacks.CallbackList:
-    """Returns the user's callbacks as Keras would call them, with a bar or not; a `CallbackList` as it is."""
+    """Returns the user's callbacks as Keras would call them; a `CallbackList` as it is."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return callbacks
-    return keras.callbacks.CallbackList(
-        callbacks,
-        add_history=history,
-        add_progbar=bar,
-        model=model,
-        verbose=verbose,
-        epochs=epochs,
-        steps=steps,
-    )
+    return keras.callbacks.CallbackList(callbacks, add_history=add_history, **options)

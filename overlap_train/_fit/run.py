@@ -38,7 +38,7 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         resources.callback(cursor.close)
         steps = cursor.steps_per_epoch
         callbacks = make_callback_list(
-            model, request.callbacks, verbose=request.verbose, epochs=request.epochs, steps=steps
+            request.callbacks, model=model, verbose=request.verbose, epochs=request.epochs, steps=steps
         )
         progress = QuietProgress()
         if request.verbose != 0:
@@ -47,14 +47,16 @@ def run_fit(request: FitRequest, outcome: FitOutcome) -> None:
         if request.counts_on_first:
             resources.enter_context(counted(model.metrics_variables, by_first=True))
         outcome.messages = progress.messages
-        inside, start_s = outcome.step_validations, outcome.start_s
-        builder = FitBuilder(request, cursor, callbacks, progress, resources, inside, start_s=start_s)
-        with _NamingLostHosts(request.settings.hosts):
+        builder = FitBuilder(request, cursor, callbacks, progress, resources, outcome)
+        try:
             session = _open(request, builder, callbacks)
             if session is not None:
                 _run(session, request, builder, outcome)
             else:
                 outcome.ended = "completed"
+        except tf.errors.OpError as error:
+            name_lost_host(error, request.settings.hosts)
+            raise
     outcome.take(builder.ledger, model.history)  # again: it takes time to close what was opened
     if request.verbose != 0 and outcome.accounts:
         TolerantStream(sys.stdout).write(f"{outcome.accounts}\n")
@@ -93,34 +95,25 @@ def _open(
     return FitSession(request.settings, parts or builder.build(), opening, builder.build)
 
 
-class _NamingLostHosts:
-    """Raises HostLostError in the place of what TensorFlow raises where another host does not answer.
+def name_lost_host(error: tf.errors.OpError, hosts: Hosts) -> None:
+    """Raises HostLostError for what TensorFlow raises where another host does not answer.
 
     Where it answers with something else, that is a HostMismatchError.
     """
-
-    def __init__(self, hosts: Hosts) -> None:
-        self._hosts = hosts
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, tf.errors.OpError):
-            return
-        if isinstance(error, ValidationWorkerError) or self._hosts.count == 1 or not isinstance(error, _LOST):
-            if "Collective ops is aborted" in error.message:
-                error.add_note(_ABORTED)
-            return
-        if "ollective instance" in error.message:  # as TensorFlow names one to which others bring other types
-            raise HostMismatchError(
-                f"host {self._hosts.index} cannot go on, because code that one host alone runs, such as a "
-                "callback, has called model.predict, model.evaluate, metric.result() or something else "
-                "that asks all hosts; leave that out"
-            ) from error
-        raise HostLostError(
-            f"host {self._hosts.index} cannot go on, because another host has gone or does not answer; "
-            "start all of them again, with fit(resume=...) from the last checkpoint"
+    if isinstance(error, ValidationWorkerError) or hosts.count == 1 or not isinstance(error, _LOST):
+        if "Collective ops is aborted" in error.message:
+            error.add_note(_ABORTED)
+        return
+    if "ollective instance" in error.message:  # as TensorFlow names one to which others bring other types
+        raise HostMismatchError(
+            f"host {hosts.index} cannot go on, because code that one host alone runs, such as a callback, "
+            "has called model.predict, model.evaluate, metric.result() or something else that asks all "
+            "hosts; leave that out"
         ) from error
+    raise HostLostError(
+        f"host {hosts.index} cannot go on, because another host has gone or does not answer; start all of "
+        "them again, with fit(resume=...) from the last checkpoint"
+    ) from error
 
 
 def _run(session: FitSession, request: FitRequest, builder: FitBuilder, outcome: FitOutcome) -> None:

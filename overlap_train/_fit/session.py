@@ -236,7 +236,7 @@ class FitSession:
 
     def _renew_if_compiled(self) -> None:
         """Has the parts built anew if a callback has had the train function made anew."""
-        function = keras_training.train_function(self._model)
+        function = self._model.train_function
         if function is self._train_function:
             return
         if function is None:

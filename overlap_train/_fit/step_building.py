@@ -173,4 +173,4 @@ def look_only(request: FitRequest, resources: contextlib.ExitStack) -> None:
     # What is traced before the first hooks may not be what the fit has to trace after them.
     resources.enter_context(Traces.set_aside(request.model))
     # A fit builds the optimizer from what its own first step has built, not from less.
-    resources.enter_context(keras_optimizers.UnbuiltAgain(request.model))
+    resources.enter_context(keras_optimizers.unbuilt_again(request.model))

@@ -58,21 +58,14 @@ def built_before_it_scales(model: keras.Model) -> contextlib.ExitStack:
     return undo
 
 
-class UnbuiltAgain:
-    """Undoes at the end of its block what the block has built of a model's optimizer (`_variables`)."""
-
-    def __init__(self, model: keras.Model) -> None:
-        optimizers = [model.optimizer, getattr(model.optimizer, "inner_optimizer", None)]
-        self._unbuilt = [o for o in optimizers if isinstance(o, keras.optimizers.Optimizer) and not o.built]
-        self._counts = [len(optimizer._variables) for optimizer in self._unbuilt]
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        for optimizer, count in zip(self._unbuilt, self._counts, strict=True):
-            del optimizer._variables[count:]
-            optimizer.built = False
+def unbuilt_again(model: keras.Model) -> contextlib.ExitStack:
+    """Undo at the end of its block what the block has built of a model's optimizer (`_variables`)."""
+    undo = contextlib.ExitStack()
+    for optimizer in (model.optimizer, inner_optimizer(model.optimizer)):
+        if isinstance(optimizer, keras.optimizers.Optimizer) and not optimizer.built:
+            undo.callback(optimizer._variables.__delitem__, slice(len(optimizer._variables), None))
+            undo.callback(setattr, optimizer, "built", False)
+    return undo
 
 
 def without_all_reduce(optimizer: keras.optimizers.Optimizer | None) -> contextlib.ExitStack:

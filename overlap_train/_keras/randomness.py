@@ -61,7 +61,7 @@ def random_states(handle_ids: Collection[int] = ()) -> dict[str, Any]:
         "numpy": numpy_state(),
         "eager": None if generator is None else [eager._seed, _packed(generator.getstate())],
     }
-    for name, variable in _variables().items():
+    for name, variable in global_variables().items():
         if id(variable.handle) not in handle_ids:
             states[name] = variable.numpy()
     return states
@@ -73,7 +73,7 @@ def set_random_states(states: Mapping[str, Any], handle_ids: Collection[int] = (
         global_seed_generator()  # its construction draws from Python's generator
     if "tensorflow" in states:
         stateful_random_ops.get_global_generator()
-    for name, variable in _variables().items():
+    for name, variable in global_variables().items():
         if name in states and id(variable.handle) not in handle_ids:
             array = np.asarray(states[name])
             if array.dtype != variable.dtype.as_numpy_dtype or array.shape != tuple(variable.shape):
@@ -125,12 +125,7 @@ def _unpacked(state: Any) -> Any:
     return unpacked
 
 
-def global_variables() -> list[tf.Variable]:
-    """Return the states of Keras's and TensorFlow's global generators, if they exist."""
-    return list(_variables().values())
-
-
-def _variables() -> dict[str, tf.Variable]:
+def global_variables() -> dict[str, tf.Variable]:
     """Return the state variables of the global generators that exist, by library."""
     variables = {}
     generator = global_state.get_global_attribute("global_seed_generator")

@@ -71,11 +71,6 @@ def require_stock_function(model: keras.Model) -> None:
         )
 
 
-def train_function(model: keras.Model) -> Any:
-    """Return the train function of `begin_training`, or its replacement by a callback, or None."""
-    return model.train_function
-
-
 def initial_epoch(model: keras.Model, default: int) -> int:
     """Return the epoch from which BackupAndRestore resumes the training (`_initial_epoch`), or `default`."""
     return getattr(model, "_initial_epoch", None) or default

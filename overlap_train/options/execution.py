@@ -76,10 +76,6 @@ class ExecutionPlan:
             jit=_or_auto(require_flag, "jit", self.jit, expected="True, False or 'auto'"),
             kernels=require_choice("kernels", self.kernels, _KERNELS),
         )
-        self._check_together()
-
-    def _check_together(self) -> None:
-        """Raise ValueError for two choices that exclude each other."""
         if self.splits and self.jit is True:
             raise ValueError(
                 f"batch_splits={self.batch_splits} and jit=True exclude each other: XLA does not run the "

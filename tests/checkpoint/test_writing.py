@@ -40,9 +40,9 @@ def writer(tmp_path, model):
         each.close()
 
 
-def deliver(writer, model, epoch, callbacks=(), *, last=False):
+def deliver(writer, model, epoch, *, last=False):
     point = StartPoint(epoch, 3 * epoch, False, {}, CursorState(epoch, 3, False))
-    writer.delivered(point, ModelState(model).read(), callbacks, last=last)
+    writer.delivered(point, ModelState(model).read(), last=last)
     writer.wait()
 
 
@@ -65,8 +65,9 @@ def test_what_no_checkpoint_holds_is_said_once(writer, model):
     callback = keras.callbacks.Callback()
     callback.thread = threading.Thread()
     made, said = writer()
+    made.accept([callback])
     for epoch in (1, 2):
-        deliver(made, model, epoch, [callback])
+        deliver(made, model, epoch)
     assert [message.split(":")[1].split(";")[0].strip() for message in said] == ["Callback.thread"]
 
 
@@ -123,7 +124,7 @@ def test_behind_a_keyboard_interrupt_a_write_goes_on_and_keeps_the_lock(tmp_path
     monkeypatch.setattr(CheckpointStore, "save", hang)
     made = Resumer(policy, model, {}, ModelState(model))
     point = StartPoint(1, 3, False, {}, CursorState(1, 3, False))
-    made.delivered(point, ModelState(model).read(), (), last=True)
+    made.delivered(point, ModelState(model).read(), last=True)
     assert begun.wait(60)
     with pytest.raises(KeyboardInterrupt), made:
         raise KeyboardInterrupt

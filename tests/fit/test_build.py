@@ -9,6 +9,7 @@ import pytest
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data.cursor import Cursor
 from overlap_train._fit.build import FitBuilder
+from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._support.reasons import Reason
 from overlap_train.monitoring.progress import ProgressReporter
@@ -38,9 +39,9 @@ class Fit:
         found = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=self.trainer.model, epochs=self.request.epochs
         )
-        self.progress, self.kept = ProgressReporter(9, verbose=0), []
+        self.progress, outcome = ProgressReporter(9, verbose=0), FitOutcome()
         cursor = Cursor(self.request.feed, self.request.steps_per_epoch)
-        self.builder = FitBuilder(self.request, cursor, found, self.progress, resources, self.kept)
+        self.builder = FitBuilder(self.request, cursor, found, self.progress, resources, outcome)
 
     @property
     def in_step(self):

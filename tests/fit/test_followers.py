@@ -270,7 +270,7 @@ class Found:
     def __init__(self, place, *, inside=False):
         self.place, self.inside = place, inside
 
-    def start(self, state, cursor, callbacks, begin_epoch):
+    def start(self, state, cursor, begin_epoch):
         assert state is self.place.state
         if self.inside:
             begin_epoch(3)

@@ -89,15 +89,11 @@ LOST = (
 @pytest.mark.parametrize("kind", LOST)
 def test_a_host_that_has_gone_is_told_from_other_failures(kind):
     error = kind(None, None, "deadline exceeded")
-    with pytest.raises(HostLostError) as lost, module._NamingLostHosts(ThreadHost(0, [None, None], None)):
-        raise error
+    with pytest.raises(HostLostError) as lost:
+        module.name_lost_host(error, ThreadHost(0, [None, None], None))
     assert "host 0 cannot go on, because another host has gone" in str(lost.value)
     assert lost.value.__cause__ is error
-    with pytest.raises(kind), module._NamingLostHosts(ThreadHost(0, [None], None)):
-        raise error
+    module.name_lost_host(error, ThreadHost(0, [None], None))  # whose own error it is
     other = kind(None, None, "Collective instance 187 expected type 0 and data_type 2 but got type 0")
-    with (
-        pytest.raises(HostMismatchError, match=r"one host alone runs, .* has called"),
-        module._NamingLostHosts(ThreadHost(0, [None, None], None)),
-    ):
-        raise other
+    with pytest.raises(HostMismatchError, match=r"one host alone runs, .* has called"):
+        module.name_lost_host(other, ThreadHost(0, [None, None], None))

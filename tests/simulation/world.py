@@ -537,8 +537,8 @@ class World:
         grounds = SimpleNamespace(changed=lambda: None)
         parts = FitParts(self.state, training, deliveries, grounds, sources)
         if resumer is not None:
-            begins = callbacks.callbacks, callbacks.on_epoch_begin
-            start = functools.partial(resumer.start, self.state, deliveries.cursor, *begins)
+            begin = callbacks.on_epoch_begin
+            start = functools.partial(resumer.start, self.state, deliveries.cursor, begin)
             parts = dataclasses.replace(parts, start=start)
         settings = SimpleNamespace(model=model, hosts=Hosts(), scope=contextlib.nullcontext)
         callbacks.on_train_begin()
