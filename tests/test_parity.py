@@ -128,11 +128,11 @@ FITS = {
     "run_eagerly": (lambda: sequential(run_eagerly=True), 2, of(arrays(70), FEW)),
     # in batches of two sizes, each of which XLA compiles
     "jit_compile": (lambda: linear(jit_compile=True), 2, of(arrays(75), arrays(32, 1))),
-    "epochs shorter than the data": (sequential, 2, by_steps(3)),
-    "epochs of a pass": (sequential, 2, by_steps(7)),
-    "epochs longer than the data": (sequential, 2, by_steps(10)),
+    "epochs shorter than the data": (pools.sequential, 2, by_steps(3)),
+    "epochs of a pass": (pools.sequential, 2, by_steps(7)),
+    "epochs longer than the data": (pools.sequential, 2, by_steps(10)),
     "data that runs out before the epochs do": (
-        *(sequential, 2),
+        *(pools.sequential, 2),
         lambda: {"x": batches(), "epochs": 3, "steps_per_epoch": 5, "validation_data": FEW, "shuffle": False},
     ),
     "a shuffled pipeline": (
@@ -163,7 +163,7 @@ FITS = {
 
 @pytest.mark.by_default(
     *("validation in the epochs of a list", "validation in every second epoch", "rows in their order"),
-    *("epochs shorter than the data", "epochs of a pass", "data that runs out before the epochs do"),
+    *("epochs shorter than the data", "data that runs out before the epochs do"),
     *("a shuffled pipeline", "class weights"),
 )
 @pytest.mark.filterwarnings("ignore:.*ran out of data")

@@ -105,7 +105,7 @@ def test_equal_fits_leave_everything_as_it_was_and_print_nothing(capsys, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
-@pytest.mark.parametrize("kind", ["dataset", "PyDataset", "unbuilt"])
+@pytest.mark.parametrize("kind", [nightly("dataset"), "PyDataset", "unbuilt"])
 def test_data_that_draws_and_models_that_are_not_built_begin_alike(kind):
     model, x, y = pools.sequential(), X, Y
     if kind == "dataset":
@@ -238,7 +238,7 @@ class Optimizers(keras.Sequential):
 def program(kind):
     """A model, its data, a callback that changes something, and a function of all that may change."""
     model, data, calls, metric = linear(kind=Optimizers), Scaled(), [], Seen()
-    model.by_name = {"all": keras.optimizers.Adam(0.1)}
+    model.by_name = {"all": keras.optimizers.SGD(0.1, momentum=0.9)}
     factor = types.SimpleNamespace(weight=tf.Variable(1.0) if kind == "variable" else 1.0)
     loss = Mean(factor)
     model.compile("sgd", loss, metrics=[metric], run_eagerly=kind == "object")
