@@ -23,13 +23,6 @@ TRAIN = ("on_train_batch_begin", "on_train_batch_end")
 TEST = ("on_test_batch_begin", "on_test_batch_end")
 
 
-def nightly(*values):
-    return pytest.param(*values, marks=pytest.mark.nightly)
-
-
-ENDS_AND_BEGINNINGS = [nightly(TEST[0]), TEST[1]]
-
-
 def shuffled(x=X, y=Y, count=40):
     return slices(x, y).shuffle(count, seed=3).batch(8)
 
@@ -86,7 +79,7 @@ def assert_ends(
     assert_as_keras(run, *policies, build=build)
 
 
-@pytest.mark.parametrize("at", [0, 1, nightly(3)])
+@pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize("hook", TEST)
 @pytest.mark.by_default("on_test_batch_end-0")
 def test_what_follows_is_the_end_of_the_validation(hook, at):
@@ -102,13 +95,14 @@ def test_a_training_hook_that_says_that_the_data_has_ended_is_an_error(hook, err
         fit(Trainer(sequential(), validation=ALWAYS), callback, "arrays")
 
 
-@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
+@pytest.mark.by_default("on_test_batch_end")
+@pytest.mark.parametrize("hook", TEST)
 def test_the_end_that_tensorflow_raises_is_one_too(hook):
     assert_ends("arrays", hook, 1, tf.errors.OutOfRangeError(None, None, "no more"))
 
 
 @pytest.mark.by_default("on_test_batch_end")
-@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
+@pytest.mark.parametrize("hook", TEST)
 def test_groups_of_steps_end_too(hook):
     assert_ends("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))
 
