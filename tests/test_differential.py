@@ -156,7 +156,7 @@ SETTINGS = dict(
 
 
 @pytest.mark.timeout(600)
-@settings(max_examples=3, **SETTINGS)
+@settings(max_examples=2, **SETTINGS)
 @given(run=runs(ALL))
 def test_any_run_equals_keras(run):
     check(run, ALL)

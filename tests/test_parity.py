@@ -8,7 +8,6 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import Trainer, ValidationPolicy
-from tests import pools
 from tests.networks import (
     CLASSES,
     FEATURES,
@@ -20,9 +19,9 @@ from tests.networks import (
     functional,
     functional_data,
     linear,
-    sequential,
     subclassed,
 )
+from tests.pools import sequential
 from tests.validation.counting import counting
 from tests.whole_fits import test_replay
 from tests.whole_fits.comparing import Rows, assert_as_keras, slices
@@ -111,16 +110,16 @@ FITS = {
             validation_batch_size=17,
         ),
     ),
-    "class weights": (pools.sequential, 2, of(None, None, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
+    "class weights": (sequential, 2, of(None, None, class_weight={0: 0.2, 1: 1.0, 2: 3.0, 3: 1.5})),
     "more workers than batches": (sequential, 7, of(None, FEW)),
-    "validation in every second epoch": (pools.sequential, 2, of(None, FEW, epochs=5, validation_freq=2)),
+    "validation in every second epoch": (sequential, 2, of(None, FEW, epochs=5, validation_freq=2)),
     "validation in the epochs of a list": (
-        *(pools.sequential, 2),
+        *(sequential, 2),
         of(None, FEW, epochs=5, validation_freq=[1, 4]),
     ),
-    "rows in the order of a shuffle": (pools.sequential, 1, in_shares()),
-    "batches in the order of a shuffle": (pools.sequential, 1, in_shares(shuffle="batch")),
-    "rows in their order": (pools.sequential, 1, in_shares(shuffle=False)),
+    "rows in the order of a shuffle": (sequential, 1, in_shares()),
+    "batches in the order of a shuffle": (sequential, 1, in_shares(shuffle="batch")),
+    "rows in their order": (sequential, 1, in_shares(shuffle=False)),
     "a validation that changes the model": (counting, 3, of(epochs=3)),
     "a metric of unknown state": (lambda: sequential(metrics=[Largest()]), 7, of()),
     "a layer that builds one in its first call": (lambda: linear(Gate), 2, of()),
@@ -136,7 +135,7 @@ FITS = {
         lambda: {"x": batches(), "epochs": 3, "steps_per_epoch": 5, "validation_data": FEW, "shuffle": False},
     ),
     "a shuffled pipeline": (
-        *(pools.sequential, 2),
+        *(sequential, 2),
         lambda: {
             "x": slices(*arrays()).shuffle(203, seed=5).batch(32),
             "validation_data": slices(*MANY).batch(20),
@@ -144,7 +143,7 @@ FITS = {
         },
     ),
     "generators": (
-        *(pools.sequential, 2),
+        *(sequential, 2),
         # With more steps Keras would lose batches that it has fetched ahead, how many is a matter of luck.
         lambda: {
             "x": test_replay.generator(),
@@ -155,7 +154,7 @@ FITS = {
         },
     ),
     "PyDatasets": (
-        *(pools.sequential, 2),
+        *(sequential, 2),
         lambda: {"x": test_replay.Reshuffled(), "validation_data": Rows(*MANY, 13), "shuffle": False},
     ),
 }
@@ -163,7 +162,7 @@ FITS = {
 
 @pytest.mark.by_default(
     *("validation in the epochs of a list", "validation in every second epoch", "rows in their order"),
-    *("epochs shorter than the data", "epochs of a pass", "data that runs out before the epochs do"),
+    *("epochs shorter than the data", "data that runs out before the epochs do"),
     *("a shuffled pipeline", "class weights"),
 )
 @pytest.mark.filterwarnings("ignore:.*ran out of data")
@@ -296,6 +295,6 @@ def test_evaluate_of_a_generator_begins_with_its_first_batch():
         for i in itertools.count():
             yield np.full((4, 12), i, "float32"), np.zeros(4, "int64")
 
-    model = pools.sequential()
+    model = sequential()
     expected = model.evaluate(numbered(), steps=3, verbose=0)
     assert Trainer(model).evaluate(numbered(), steps=3, verbose=0) == pytest.approx(expected)

@@ -136,7 +136,7 @@ def test_paths_and_dates_are_plain():
 
 
 @given(value=VALUES, live=VALUES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_any_plain_value_comes_back_whatever_is_there(value, live):
     there = copy.deepcopy(live)
     found = moved(value, there)

@@ -16,12 +16,6 @@ def model():
     return sequential()
 
 
-@pytest.fixture(scope="module")
-def replicated():
-    with STRATEGY.scope():
-        return sequential()
-
-
 def dataset(rows=ROWS):
     return tf.data.Dataset.from_tensor_slices(arrays(rows)).batch(20)
 
@@ -50,10 +44,10 @@ def test_without_a_batch_size_it_follows_from_the_steps_of_an_epoch_as_by_keras(
     assert request_of(Trainer(model), steps_per_epoch=4).feed.num_batches == 4
 
 
-def test_a_model_compiled_anew_outside_the_scope_is_refused(replicated):
-    trainer = Trainer(replicated, strategy=STRATEGY)
+def test_a_model_compiled_anew_outside_the_scope_is_refused():
     with STRATEGY.scope():
-        other = sequential()
+        model, other = sequential(), sequential()
+    trainer = Trainer(model, strategy=STRATEGY)
     other.optimizer = keras.optimizers.SGD()
     trainer.model = other
     with pytest.raises(ValueError, match="the optimizer SGD of the model"):

@@ -11,6 +11,7 @@ from overlap_train._fit import step_building
 from overlap_train._fit.step_building import StepBuilder
 from tests.fit.requests import request_of
 from tests.networks import crossentropy, linear
+from tests.whole_fits.test_own_methods import OwnSteps
 
 kc = keras.callbacks
 STRATEGY = tf.distribute.OneDeviceStrategy("CPU:0")
@@ -20,11 +21,6 @@ plain = functools.partial(linear, metrics=["accuracy"])
 
 
 LONG = {"long": True, "times": True}
-
-
-class OwnStep(Trainer):
-    def train_step(self, batch):
-        return super().train_step(batch)
 
 
 def builder(model, callbacks=(), *, kind=Trainer, strategy=None, data=None, total_steps=None, **options):
@@ -50,13 +46,13 @@ def searched(monkeypatch):
     [
         (ExecutionPlan(), {}, Trainer, [LONG]),
         (ExecutionPlan(kernels="fast"), {}, Trainer, [{"build": True}]),
-        (ExecutionPlan(kernels="fast"), {}, OwnStep, [{"build": True}]),
+        (ExecutionPlan(kernels="fast"), {}, OwnSteps, [{"build": True}]),
         (ExecutionPlan(kernels="keras"), {}, Trainer, []),
         (ExecutionPlan(), {"run_eagerly": True}, Trainer, []),
         (ExecutionPlan(jit=True), {}, Trainer, []),
         (ExecutionPlan(), {"jit_compile": True}, Trainer, []),
         (ExecutionPlan(jit=False), {"jit_compile": True}, Trainer, [LONG]),
-        (ExecutionPlan(), {}, OwnStep, []),
+        (ExecutionPlan(), {}, OwnSteps, []),
     ],
 )
 def test_faster_operations_are_looked_for_where_they_are_no_risk(searched, plan, compiled, kind, expected):
@@ -80,7 +76,7 @@ def test_a_step_is_traced_once_for_model_and_step(searched):
     again = builder(model, [kc.TerminateOnNaN()]).build_step()
     assert again.traced is first.traced
     assert again.metrics is first.metrics
-    other = builder(model, kind=OwnStep).build_step()
+    other = builder(model, kind=OwnSteps).build_step()
     assert other.traced is not first.traced
     model.compile("sgd", crossentropy())
     assert builder(model).build_step().traced is not first.traced

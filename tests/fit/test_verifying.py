@@ -17,11 +17,6 @@ from tests import pools
 from tests.networks import arrays, crossentropy, linear
 from tests.whole_fits.comparing import AtEpoch, slices
 
-
-def nightly(value):
-    return pytest.param(value, marks=pytest.mark.nightly)
-
-
 X, Y = arrays(96)
 VALIDATION = arrays(40, 1)
 
@@ -105,6 +100,7 @@ def test_equal_fits_leave_everything_as_it_was_and_print_nothing(capsys, tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
+@pytest.mark.by_default("PyDataset", "unbuilt")
 @pytest.mark.parametrize("kind", ["dataset", "PyDataset", "unbuilt"])
 def test_data_that_draws_and_models_that_are_not_built_begin_alike(kind):
     model, x, y = pools.sequential(), X, Y
@@ -238,7 +234,7 @@ class Optimizers(keras.Sequential):
 def program(kind):
     """A model, its data, a callback that changes something, and a function of all that may change."""
     model, data, calls, metric = linear(kind=Optimizers), Scaled(), [], Seen()
-    model.by_name = {"all": keras.optimizers.Adam(0.1)}
+    model.by_name = {"all": keras.optimizers.SGD(0.1, momentum=0.9)}
     factor = types.SimpleNamespace(weight=tf.Variable(1.0) if kind == "variable" else 1.0)
     loss = Mean(factor)
     model.compile("sgd", loss, metrics=[metric], run_eagerly=kind == "object")
@@ -267,7 +263,8 @@ def program(kind):
     return model, data, keras.callbacks.LambdaCallback(on_epoch_begin=act), seen
 
 
-@pytest.mark.parametrize("kind", ["data", nightly("variable"), nightly("object"), "model"])
+@pytest.mark.by_default("data", "model")
+@pytest.mark.parametrize("kind", ["data", "variable", "object", "model"])
 def test_what_callbacks_share_with_others_is_shared_and_put_back(kind):
     model, data, callback, seen = program(kind)
     before = seen()

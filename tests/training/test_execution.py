@@ -51,8 +51,7 @@ def expected():
         ExecutionPlan(loop="iterator"),
         ExecutionPlan(loop="in_memory", steps_per_call=2),
         ExecutionPlan(jit=True),
-        # nightly: XLA and this loop, each of which is above
-        pytest.param(ExecutionPlan(loop="iterator", jit=True), marks=pytest.mark.nightly),
+        ExecutionPlan(loop="iterator", jit=True),
     ],
 )
 def test_plans_by_hand_equal_keras(plan, expected):
@@ -194,6 +193,7 @@ def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
 
 @pytest.mark.cpu_only("batches are split over the cores of a CPU")
 @pytest.mark.default_options
+@pytest.mark.by_default("2-False", "1-True")
 @pytest.mark.parametrize(("cores", "fixed"), [(2, False), (1, True), (16, True)])
 def test_heavy_steps_are_split_after_configure(monkeypatch, expected, cores, fixed):
     monkeypatch.setattr(execution, "available_cores", lambda: cores)

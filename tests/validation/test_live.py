@@ -10,6 +10,7 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.live import KerasEvaluation, LiveRunner
 from tests.networks import arrays, linear
 from tests.validation.counting import counting
+from tests.whole_fits.test_ended_data import StopsLater
 
 X, Y = arrays(70)
 
@@ -34,11 +35,6 @@ def callbacks_of(model, *callbacks):
     return keras.callbacks.CallbackList(list(callbacks), model=model)
 
 
-class Ends(keras.callbacks.Callback):
-    def on_test_batch_end(self, batch, logs=None):
-        self.model.stop_evaluating = batch == 1
-
-
 @pytest.mark.by_default("endless")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize(
@@ -49,7 +45,7 @@ class Ends(keras.callbacks.Callback):
         pytest.param(lambda rows: rows, 3, [], (1, 3), id="some steps"),
         pytest.param(lambda rows: rows, 9, [], (2, 5), id="too many steps"),
         pytest.param(lambda rows: rows.repeat(), 3, [], (1, 3), id="endless"),
-        pytest.param(lambda rows: rows, None, [Ends()], (1, 2), id="ended by a hook"),
+        pytest.param(lambda rows: rows, None, [StopsLater()], (1, 2), id="ended by a hook"),
     ],
 )
 def test_what_a_validation_draws_is_counted(data, steps, callbacks, expected):

@@ -23,13 +23,6 @@ TRAIN = ("on_train_batch_begin", "on_train_batch_end")
 TEST = ("on_test_batch_begin", "on_test_batch_end")
 
 
-def nightly(*values):
-    return pytest.param(*values, marks=pytest.mark.nightly)
-
-
-ENDS_AND_BEGINNINGS = [nightly(TEST[0]), TEST[1]]
-
-
 def shuffled(x=X, y=Y, count=40):
     return slices(x, y).shuffle(count, seed=3).batch(8)
 
@@ -86,7 +79,7 @@ def assert_ends(
     assert_as_keras(run, *policies, build=build)
 
 
-@pytest.mark.parametrize("at", [0, 1, nightly(3)])
+@pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize("hook", TEST)
 @pytest.mark.by_default("on_test_batch_end-0")
 def test_what_follows_is_the_end_of_the_validation(hook, at):
@@ -102,13 +95,14 @@ def test_a_training_hook_that_says_that_the_data_has_ended_is_an_error(hook, err
         fit(Trainer(sequential(), validation=ALWAYS), callback, "arrays")
 
 
-@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
+@pytest.mark.by_default("on_test_batch_end")
+@pytest.mark.parametrize("hook", TEST)
 def test_the_end_that_tensorflow_raises_is_one_too(hook):
     assert_ends("arrays", hook, 1, tf.errors.OutOfRangeError(None, None, "no more"))
 
 
 @pytest.mark.by_default("on_test_batch_end")
-@pytest.mark.parametrize("hook", ENDS_AND_BEGINNINGS)
+@pytest.mark.parametrize("hook", TEST)
 def test_groups_of_steps_end_too(hook):
     assert_ends("arrays", hook, 2 + hook.endswith("end"), build=pooled(grouped))
 
@@ -132,7 +126,7 @@ def test_an_evaluate_is_that_of_its_first_batches(declared, hook, at):
 @pytest.mark.parametrize("steps", [None, 5, 4])
 @pytest.mark.parametrize("at", [8, 10])
 @pytest.mark.parametrize("data", ["dataset", "PyDataset"])
-@pytest.mark.by_default("dataset-10-None", "PyDataset-8-None", "PyDataset-10-5")
+@pytest.mark.by_default("dataset-10-None", "PyDataset-10-5")
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 def test_data_is_not_told_of_an_epoch_that_a_hook_ends(data, at, steps):
     def run(trained):
@@ -159,7 +153,7 @@ ACTS = {
 
 @pytest.mark.parametrize("make", [(lambda: halves(1),), ()], ids=["looks", "alone"])
 @pytest.mark.parametrize("act", ACTS)
-@pytest.mark.by_default("stop-alone", "signal-looks", "signal-alone", "slow-looks")
+@pytest.mark.by_default("stop-alone", "signal-looks", "slow-looks")
 def test_what_data_or_a_signal_does_to_the_training_is_not_taken_back(act, make):
     def run(trained):
         model, data = getattr(trained, "model", trained), Rows(*VALIDATION)

@@ -70,7 +70,7 @@ def assert_same(actual, expected, where):
         np.testing.assert_allclose(*numbers, rtol=1e-3, atol=2e-3, err_msg=where)  # as they are rounded
 
 
-@pytest.mark.parametrize("lag", [1, pytest.param(2, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("lag", [1, 2])
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.by_default("WarmUp-1")
 def test_a_fit_is_that_of_keras_and_runs_ahead_where_it_can(group, lag, tmp_path, capsys):

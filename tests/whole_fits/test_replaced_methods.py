@@ -112,7 +112,7 @@ def test_what_a_callback_replaces_counts_from_the_next_epoch_on(name, policy):
         replacing = AtEpoch(lambda callback, epoch: epoch or REPLACED[name](callback.model))
         return fit(trained, epochs=3, callbacks=[replacing])
 
-    assert_as_keras(run, policy, build=sequential)
+    assert_as_keras(run, policy, build=functools.partial(sequential, "sgd"))
 
 
 class BeginsLater(keras.callbacks.Callback):

@@ -105,7 +105,7 @@ def fit(name, directory, every_steps=2, **kill):
     shape = IMAGES.shape[1:] if make is augmenting else (FEATURES,)
     kind = Noisy if name == "Keras's global generator" else keras.Sequential
     model = kind([keras.Input(shape), *make()])
-    model.compile("adam", crossentropy(), metrics=["accuracy"])
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), crossentropy(), metrics=["accuracy"])
     plan = ExecutionPlan(kernels="keras", batch_splits=1, jit=False)
     trainer = Trainer(model, execution=plan, validation=ValidationPolicy(workers=2, overlap="always"))
     options = {"validation_data": VALIDATION, "epochs": EPOCHS, "verbose": 0, **data()}

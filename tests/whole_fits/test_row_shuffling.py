@@ -9,7 +9,8 @@ from keras.src.trainers import data_adapters
 from overlap_train import Trainer, ValidationPolicy
 from overlap_train._data import array_feed
 from overlap_train._keras import data as keras_data
-from tests.networks import arrays, sequential
+from tests.networks import arrays
+from tests.pools import sequential
 from tests.whole_fits.comparing import assert_as_keras
 
 X, Y = arrays(70)

@@ -15,7 +15,6 @@ EXIT = """
 import threading
 import numpy as np, tensorflow as tf
 from overlap_train import zero_copy
-from tests import interpreters
 buffer = zero_copy.MappedBuffer(1000)
 buffer.numpy()[...] = 1
 tensor = buffer.tensor()

@@ -29,6 +29,7 @@ STEPS = {
 }
 
 
+@pytest.mark.by_default("dropout", "sparse gradients", "added losses", "a custom step")
 @pytest.mark.parametrize(("build", "data"), STEPS.values(), ids=STEPS)
 def test_the_step_of_replicas_is_on_one_of_them_that_of_keras(build, data):
     with ONE.scope():
