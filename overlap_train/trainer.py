@@ -98,7 +98,8 @@ class Trainer:
         """
         imports.require_tensorflow()
         keras_models.require_model(model)
-        self.replicas = find_strategy(model, strategy)
+        found = strategy is not None or keras_models.strategy_of(model) or tf.distribute.has_strategy()
+        self.replicas = find_strategy(model, strategy) if found else None
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
