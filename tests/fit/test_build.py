@@ -12,7 +12,7 @@ from overlap_train._fit.build import FitBuilder
 from overlap_train._fit.course import FitOutcome
 from overlap_train._fit.interrupts import Interrupted
 from overlap_train._support.reasons import Reason
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from tests import pools
 from tests.fit.requests import request_of
 from tests.networks import arrays
@@ -39,7 +39,7 @@ class Fit:
         found = keras.callbacks.CallbackList(
             list(callbacks), add_history=True, model=self.trainer.model, epochs=self.request.epochs
         )
-        self.progress, outcome = ProgressReporter(9, verbose=0), FitOutcome()
+        self.progress, outcome = QuietProgress(), FitOutcome()
         cursor = Cursor(self.request.feed, self.request.steps_per_epoch)
         self.builder = FitBuilder(self.request, cursor, found, self.progress, resources, outcome)
 

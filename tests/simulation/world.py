@@ -47,7 +47,7 @@ from overlap_train._validation.runner import ValidationRunner
 from overlap_train._validation.step_validations import StepValidations, deliver_step_validation
 from overlap_train._validation.suite import ValidationSuite
 from overlap_train.errors import CheckpointError, ValidationWorkerError
-from overlap_train.monitoring.progress import ProgressReporter
+from overlap_train.monitoring.quiet import QuietProgress
 from overlap_train.monitoring.recorder import Accounts, SpanRecorder
 from overlap_train.parallel.hosts import Hosts
 from overlap_train.records import ValidationResult
@@ -548,7 +548,7 @@ class World:
     def _build_deliveries(
         self, suite: ValidationSuite, callbacks: Any, resumer: resume.Resumer | None, ledger: Ledger
     ) -> Deliveries:
-        scenario, policy, progress = self.scenario, self.policy, ProgressReporter(9, verbose=0)
+        scenario, policy, progress = self.scenario, self.policy, QuietProgress()
         lag = 0 if _waits(scenario.hooks, suite.runs_python) else policy.max_lag
         backlog = Backlog(policy, suite, max_lag=lag)
         stepwise = None
