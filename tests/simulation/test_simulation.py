@@ -37,9 +37,9 @@ BY_NIGHT = (pytest.mark.nightly, pytest.mark.timeout(6 * 3600))
     ("serving", "first", "count"),
     [
         pytest.param((), 0, 10_000, id="fits", marks=BY_DAY),
-        pytest.param(("--serving",), 0, 2_000, id="networks in service", marks=BY_DAY),
+        pytest.param(("--serving",), 0, 500, id="networks in service", marks=BY_DAY),
         pytest.param((), 10_000, NIGHTLY, id="more fits", marks=BY_NIGHT),
-        pytest.param(("--serving",), 2_000, NIGHTLY // 10, id="more in service", marks=BY_NIGHT),
+        pytest.param(("--serving",), 500, NIGHTLY // 10, id="more in service", marks=BY_NIGHT),
     ],
 )
 def test_fits_are_as_under_keras_and_what_is_asked_of_a_service_ends_once(serving, first, count):
