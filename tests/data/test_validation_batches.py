@@ -230,6 +230,14 @@ def test_batches_of_any_kind_are_kept_as_they_are():
             np.testing.assert_array_equal(a, b)
 
 
+def test_numbers_of_other_batches_are_not_close():
+    """As hosts compare them."""
+    data = [tf.data.Dataset.from_tensors([row, row * row]) for row in range(100)]
+    rows = [CachedBatches(each, steps=None).numbers() for each in data]
+    close = [np.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in itertools.combinations(rows, 2)]
+    assert not any(close)
+
+
 @hypothesis.example(0, 3)
 @hypothesis.given(st.integers(0, 10_000), st.integers(1, 100))
 def test_shards_cover_every_batch_once_and_evenly(num_batches, parts):
