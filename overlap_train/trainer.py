@@ -103,7 +103,10 @@ class Trainer:
         arguments.require_instance("validation", validation, ValidationPolicy)
         arguments.require_instance("execution", execution, ExecutionPlan)
         arguments.require_instance("recorder", recorder, SpanRecorder)
-        arguments.require_callable("preprocess", preprocess, optional=True)
+        if preprocess is not None and not callable(preprocess):
+            raise TypeError(
+                f"preprocess must be a function of a batch or None; got {arguments.short_repr(preprocess)}"
+            )
         self.model = model
         self._preprocess = preprocess
         self.validation = validation if validation is not None else ValidationPolicy()

@@ -17,7 +17,7 @@ X, Y = arrays(70)
     ("name", "value", "expected"),
     [
         *(("model", value, "a keras.Model") for value in (None, "model", sequential)),
-        *(("preprocess", value, "a function or None") for value in (3, "scale")),
+        *(("preprocess", value, "a function of a batch or None") for value in (3, "scale")),
         *(("validation", value, ".*") for value in (3, "block")),
         ("recorder", [], ".*"),
         ("in_memory_bytes", None, ".*"),
