@@ -14,7 +14,7 @@ from overlap_train._callbacks.delivery import BeginNext
 
 
 class EpochHooks:
-    """Calls the hooks inside epochs when the training comes to them."""
+    """Calls the hooks inside epochs when the training comes to them; `LateHooks` may have them wait."""
 
     def __init__(self, model: keras.Model, callbacks: Any) -> None:
         self._model = model
@@ -30,12 +30,12 @@ class EpochHooks:
         return None
 
     def epoch_begin(self, epoch: int) -> None:
-        """Reset the metrics and call `on_epoch_begin`, or have it wait for the delivery before."""
+        """Reset the metrics and call `on_epoch_begin`."""
         self._model.reset_metrics()
         self._callbacks.on_epoch_begin(epoch)
 
     def batch(self, epoch: int, hook: str, number: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Call `on_train_batch_begin` or `on_train_batch_end`, or have it wait."""
+        """Call `on_train_batch_begin` or `on_train_batch_end`."""
         getattr(self._callbacks, hook)(number, logs)
 
     def release(self, epoch: int) -> None:

@@ -71,7 +71,7 @@ class StreamedBatches:
         self._under_way: BatchStream | None = None
         self._only_iterator: Iterator[Any] | None = None
         self._newest: Iterator[Any] | None = None  # at which Keras may look again
-        self._closings = 0  # after which what was prepared before begins no more
+        self._closings = 0  # a stream from before the last one begins nothing
 
     @property
     def first_rows(self) -> int | None:

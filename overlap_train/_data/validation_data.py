@@ -125,14 +125,13 @@ class ArrayFold:
     def batch(self, held: Any, index: Any) -> Any:
         """Returns a slice of rows."""
         row = index * self.batch_size
-        end = tf.minimum(row + self.batch_size, self.num_samples)
 
         def take(tensor: tf.Tensor) -> tf.Tensor:
             with tf.device(tensor.device):  # its own: all rows would be copied to another
-                return tensor[row:end]
+                return tensor[row : row + self.batch_size]
 
         rows = keras.tree.map_structure(take, held)
-        if self.num_samples % self.batch_size:
+        if self.num_samples % self.batch_size or tf.executing_eagerly():
             return rows
         # Known where Keras would know it: see ArrayLoop.
         return keras.tree.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), rows)

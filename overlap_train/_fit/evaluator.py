@@ -154,9 +154,8 @@ def serve(request: FitRequest) -> str:
     assert replicas is not None
     assert policy is not None
     replicas.build(model, request.feed.element_spec)
-    make_callback_list(
-        request.callbacks, model=model, verbose=0, epochs=request.epochs, steps=None
-    )  # a History
+    epochs = request.epochs
+    make_callback_list(request.callbacks, model=model, verbose=0, epochs=epochs, steps=None)  # a History
     # A first signal is for the training hosts, whose end ends this one.
     followed = (policy.directory, settings, request.sets, request.functions, request.validation_freq)
     with Interrupts(insists=False), Follower(*followed) as follower:

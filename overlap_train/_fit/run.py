@@ -98,7 +98,8 @@ def _open(
 def name_lost_host(error: tf.errors.OpError, hosts: Hosts) -> None:
     """Raises HostLostError for what TensorFlow raises where another host does not answer.
 
-    Where it answers with something else, that is a HostMismatchError.
+    Where it answers with something else, that is a HostMismatchError. What an aborted collective breaks on
+    one host gets a note.
     """
     if isinstance(error, ValidationWorkerError) or hosts.count == 1 or not isinstance(error, _LOST):
         if "Collective ops is aborted" in error.message:

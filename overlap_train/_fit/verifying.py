@@ -57,7 +57,7 @@ def verify_fit(
     return Verification(
         equal=judgement.value in ("equal", "rounding"),
         verdict=judgement.text,
-        differences=tuple(judgement.wrong or judgement.within),
+        differences=tuple(judgement.wrong or judgement.counted),
         messages=tuple(messages),
         keras_s=runs["keras"].seconds,
         overlapped_s=runs["overlap"].seconds,

@@ -103,7 +103,7 @@ class TracedFunction:
         return without_arguments(self._concrete)
 
     def on_no_batch(self, handles: Mapping[int, Any]) -> None:
-        """Make that call, if there is one, on other variables, inside another trace."""
+        """Make that call on other variables, inside another trace."""
         call_with(self.without_batch, (), handles)
 
     @property

@@ -79,15 +79,15 @@ class Judgement:
     Attributes:
         value: "equal" bit for bit, equal up to "rounding", "different", or "unclear".
         text: the same as a sentence.
-        wrong: the differences that are more than rounding, and in which Keras does not differ from itself.
-        within: those in which Keras does not differ from itself at all.
+        wrong: the differences that are more than rounding, and more than those of Keras from itself.
+        counted: all but those in what Keras has not twice and decides nothing, such as a time.
         varying: those in which two runs of one kind differ by more than rounding.
     """
 
     value: str
     text: str
     wrong: Sequence[Difference] = ()
-    within: Sequence[Difference] = ()
+    counted: Sequence[Difference] = ()
     varying: Sequence[Difference] = ()
 
 
@@ -113,7 +113,7 @@ def judge(
     # What differs in the epoch of a race or later follows from it, even if two runs agree there by chance.
     since = min((d.order for d in unclear.values() if d.decides), default=None)
     # A time since some start differs by as much as in two runs of Keras, which may be less than rounding.
-    limits = {place: max(tolerance, _ALIKE * d.size) for place, d in noise.items()}
+    limits = {place: max(tolerance, _ALIKE * d.size) for place, d in noise.items() if not d.decides}
     wrong = [
         d
         for d in unequal
@@ -121,21 +121,21 @@ def judge(
         and not d.size <= limits.get(d.place, tolerance)
         and (since is None or d.order < since or d.is_structural)
     ]
-    within = [d for d in unequal if d.place not in noise]
+    counted = [d for d in unequal if d.place not in noise or (d.decides and d.place not in unclear)]
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
-        begun = within[0] if within and within[0].size <= tolerance else None  # as rounding, which grows
+        begun = counted[0] if counted and counted[0].size <= tolerance else None  # as rounding, which grows
         beginning = "" if begun is None else f"; it begins with {begun.size:.1e}, {begun.place}"
-        return Judgement("different", f"different: {wrong[0]}{beginning}", wrong, within, left_out)
+        return Judgement("different", f"different: {wrong[0]}{beginning}", wrong, counted, left_out)
     if unseeded is not None:
         text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"
-        return Judgement("unclear", text, (), within, left_out)
-    if within:
-        worst = max(within, key=lambda difference: difference.size)
+        return Judgement("unclear", text, (), counted, left_out)
+    if counted:
+        worst = max(counted, key=lambda difference: difference.size)
         text = f"equal up to rounding: the largest difference is {worst.size:.1e}, {worst}"
-        return Judgement("rounding", text, (), within, left_out)
-    return Judgement("equal", "equal bit for bit", varying=left_out)
+        return Judgement("rounding", text, (), counted, left_out)
+    return Judgement("equal", "equal bit for bit", (), (), left_out)
 
 
 def without_made_up(text: str) -> str:

@@ -59,7 +59,7 @@ class ProgressReporter(QuietProgress):
         Args:
             total_epochs: the epoch to stop at, as `epochs` of `fit`.
             steps_per_epoch: steps of an epoch; None learns it from the first epoch.
-            verbose: as in `fit`; "auto" means 1.
+            verbose: as in `fit`, where 0 has a `QuietProgress`; "auto" means 1.
             stream: the text stream to write to; None means `sys.stdout`, as in Keras.
             clock: returns the time in seconds.
         """

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partialmethod
 from typing import Any
 
 import keras
 
 from overlap_train._support.arguments import require_instance
+
+
+def _passed_on(hook: str) -> Callable[..., None]:
+    """Return the method that calls this hook of the wrapped callback."""
+
+    def call(self: EpochOnly, *arguments: Any, **logs: Any) -> None:
+        getattr(self.callback, hook)(*arguments, **logs)
+
+    call.__name__, call.__doc__ = hook, f"Pass on `{hook}`."
+    return call
 
 
 class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
@@ -61,14 +70,11 @@ class EpochOnly(keras.callbacks.Callback):  # type: ignore[misc]
         super().set_params(params)
         self.callback.set_params(params)
 
-    def _pass_on(self, hook: str, *arguments: Any, **logs: Any) -> None:
-        getattr(self.callback, hook)(*arguments, **logs)
-
-    on_train_begin = partialmethod(_pass_on, "on_train_begin")
-    on_train_end = partialmethod(_pass_on, "on_train_end")
-    on_epoch_begin = partialmethod(_pass_on, "on_epoch_begin")
-    on_epoch_end = partialmethod(_pass_on, "on_epoch_end")
-    on_test_begin = partialmethod(_pass_on, "on_test_begin")
-    on_test_end = partialmethod(_pass_on, "on_test_end")
-    on_predict_begin = partialmethod(_pass_on, "on_predict_begin")
-    on_predict_end = partialmethod(_pass_on, "on_predict_end")
+    on_train_begin = _passed_on("on_train_begin")
+    on_train_end = _passed_on("on_train_end")
+    on_epoch_begin = _passed_on("on_epoch_begin")
+    on_epoch_end = _passed_on("on_epoch_end")
+    on_test_begin = _passed_on("on_test_begin")
+    on_test_end = _passed_on("on_test_end")
+    on_predict_begin = _passed_on("on_predict_begin")
+    on_predict_end = _passed_on("on_predict_end")

@@ -383,7 +383,8 @@ def test_of_rows_that_are_drawn_over_the_last_is_compared(drawn, rows):
 def _with_losses(*losses, **more):
     logs = [dict(zip(("loss", "mae"), np.atleast_1d(each).tolist(), strict=False)) for each in losses]
     hooks = [("on_epoch_end", epoch, each) for epoch, each in enumerate(logs)]
-    return Run([Call(hooks=hooks, **more)], more.get("raised"))
+    files = more.pop("files", {})
+    return Run([Call(hooks=hooks, **more)], more.get("raised"), files)
 
 
 @pytest.mark.parametrize(
@@ -396,9 +397,8 @@ def _with_losses(*losses, **more):
         # All came to the same metric by chance, where losses differ.
         ((0.5, (0.4, 1.1)), (0.5, (0.3, 1.0)), (0.5, (0.4, 1.1)), "unclear"),
         ((0.5, 0.6), (0.4, 0.4), (0.5, 0.6), "unclear"),
-        # Keras differs from itself by less than rounding, and ours by a little more, or by far more.
-        ((0.5001, 0.4), (0.50004, 0.4), None, "equal"),
-        ((0.501, 0.4), (0.50004, 0.4), None, "different"),
+        ((0.50003, 0.4), (0.50004, 0.4), None, "rounding"),
+        ((0.5001, 0.4), (0.50004, 0.4), None, "different"),
     ],
 )
 def test_what_varies_between_runs_of_either_kind_is_no_difference(ours, by_keras_again, ours_again, verdict):
@@ -406,6 +406,12 @@ def test_what_varies_between_runs_of_either_kind_is_no_difference(ours, by_keras
     by_keras = _with_losses(0.5, (0.4, 1.0) if np.ndim(ours[1]) else 0.4)
     findings = judge(1e-4, by_keras, _with_losses(*ours), lambda by: _with_losses(*others[by]))
     assert findings[0].value == verdict
+
+
+@pytest.mark.parametrize(("later_s", "verdict"), [(1.2, "equal"), (20.0, "different")])
+def test_a_time_since_a_start_differs_by_as_much_as_in_two_runs_of_keras(later_s, verdict):
+    runs = [_with_losses(0.5, files={"log.json": {"at": 11_000.0 + s}}) for s in (0.0, later_s, 1.0)]
+    assert judge(1e-4, *runs[:2], lambda by: runs[2])[0].value == verdict
 
 
 def test_where_rounding_began_that_grew_is_said():
