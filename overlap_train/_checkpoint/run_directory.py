@@ -49,7 +49,13 @@ _LEFTOVER = re.compile(r"\.(weights|inside|result|run)\b.*-[0-9a-f]{16}\.otck")
 _LONGEST_SIGN = 200
 _BEAT_S = 1.0
 LEAST_WAIT_S = 3 * _BEAT_S
-LOOK_S = 0.2  # from one look at the directory to the next
+_LOOKS_S = (0.01, 0.2)  # from one look at the directory to the next
+
+
+def until_next_look(quiet_s: float) -> float:
+    """Return after how many seconds to look at a directory again, in which nothing has come for so long."""
+    shortest_s, longest_s = _LOOKS_S
+    return min(max(shortest_s, quiet_s / 10), longest_s)
 
 
 class Entry(NamedTuple):

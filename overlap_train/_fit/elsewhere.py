@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from overlap_train._callbacks.hooks import wants_test_batches
-from overlap_train._checkpoint.run_directory import LEAST_WAIT_S, LOOK_S, Entry, RunWriter
+from overlap_train._checkpoint.run_directory import LEAST_WAIT_S, Entry, RunWriter, until_next_look
 from overlap_train._fit.request import FitRequest
 from overlap_train._keras import data as keras_data
 from overlap_train._snapshot import ModelState, Snapshot, Values
@@ -90,7 +90,7 @@ class Evaluator(Runner):
         self._wake = threading.Event()
         self._ending = False
         self._requests: list[_Request] = []  # appended to by the training thread, emptied by the other one
-        self._warned_s = self._lost_s = 0.0
+        self._changed_s = self._warned_s = self._lost_s = 0.0
 
     def take(self, state: ModelState) -> None:
         """Takes the variables of the snapshots that follow."""
@@ -142,7 +142,7 @@ class Evaluator(Runner):
             except Exception as error:  # of the disk, or a warning that is to be an error
                 for request in list(self._requests):
                     self._fail(request, error)
-            self._wake.wait(LOOK_S)
+            self._wake.wait(until_next_look(time.monotonic() - self._changed_s))
             self._wake.clear()
 
     def _look(self) -> None:
@@ -163,6 +163,7 @@ class Evaluator(Runner):
     def _write(self, request: _Request) -> None:
         self._files.write(request.entry, request.step, request.arrays)
         request.written, request.arrays = True, {}
+        self._changed_s = time.monotonic()
 
     def _take(self, request: _Request) -> bool:
         """Takes the results of a request if they are there."""
@@ -177,6 +178,7 @@ class Evaluator(Runner):
         span = Span("validate", thread, request.start_s, now_s, entry.epoch, request.step)
         self._on_span(span)
         self._drop(request, answered=True)
+        self._changed_s = now_s
         request.set_result(ShardOutcome(answer["results"], span))
         return True
 

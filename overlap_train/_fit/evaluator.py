@@ -18,13 +18,13 @@ import tensorflow as tf
 
 from overlap_train._callbacks.replay import read_by_python
 from overlap_train._checkpoint.run_directory import (
-    LOOK_S,
     Entry,
     Run,
     RunDirectory,
     Sign,
     described,
     named_weights,
+    until_next_look,
 )
 from overlap_train._fit.elsewhere import packed
 from overlap_train._fit.interrupts import Interrupts
@@ -203,6 +203,7 @@ class Follower(contextlib.ExitStack):
         `takes_old` says whether one that had ended before is enough, if it has kept weights.
         """
         old, begun_s = self._files.read_run(), time.monotonic()
+        answered_s = begun_s
         while True:
             run = self._files.read_run()
             if run is not None:
@@ -212,12 +213,13 @@ class Follower(contextlib.ExitStack):
                 entries = self._files.entries("weights", "inside")
                 new = [e for e in entries if e.run == run.id and e[1:] not in answered]
                 if new and self._answer(new[0]):
+                    answered_s = time.monotonic()
                     continue
                 if run.ended and (new_run or (takes_old and self._files.entries("weights"))):
                     return run
             if time.monotonic() - max(begun_s, self._sign.seen_s()) >= timeout_s:
                 return run if takes_old else None
-            time.sleep(LOOK_S)
+            time.sleep(until_next_look(time.monotonic() - answered_s))
 
     def results(self, run: Run | None) -> dict[int, dict[str, Any]]:
         """Returns what has been evaluated, and evaluates what else the directory holds."""

@@ -56,8 +56,6 @@ def quick(monkeypatch):
     """Signs come often, so that few seconds without one mean that there is nobody."""
     monkeypatch.setattr(run_directory, "_BEAT_S", 0.05)
     monkeypatch.setattr(elsewhere, "LEAST_WAIT_S", 0.1)
-    for module in (elsewhere, evaluator):
-        monkeypatch.setattr(module, "LOOK_S", 0.05)
 
 
 def length(model):
