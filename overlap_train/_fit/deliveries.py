@@ -229,6 +229,12 @@ class Deliveries:
             while len(self.backlog) and not self._course.stopped:
                 self.deliver_oldest(timeout_s=max(0.05, deadline_s - time.monotonic()))
 
+    def give_up(self) -> None:
+        """Forgets the epochs that wait, and what is validated inside those behind the first of them."""
+        if self.stepwise is not None and len(self.backlog):
+            self.stepwise.drop_after(self.backlog.oldest.snapshot.step)
+        self.backlog.drop()
+
     def finish_step_validations(self) -> None:
         """Waits for the validation inside an epoch that is under way."""
         if self.stepwise is not None:

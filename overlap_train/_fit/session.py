@@ -305,6 +305,6 @@ class FitSession:
         checkpoints = deliveries.checkpoints
         if checkpoints is not None and checkpoints.may_write() and not self._model.stop_training:
             checkpoints.write(self._training.take_snapshot(self._course.next_epoch))
-        deliveries.backlog.drop()
+        deliveries.give_up()
         if deliveries.resumer is not None:
             deliveries.resumer.wait()

@@ -230,8 +230,7 @@ def test_batches_of_any_kind_are_kept_as_they_are():
             np.testing.assert_array_equal(a, b)
 
 
-def test_numbers_of_other_batches_are_not_close():
-    """As hosts compare them."""
+def test_numbers_of_other_batches_are_not_close_as_hosts_compare_them():
     data = [tf.data.Dataset.from_tensors([row, row * row]) for row in range(100)]
     rows = [CachedBatches(each, steps=None).numbers() for each in data]
     close = [np.allclose(a, b, rtol=1e-3, atol=1e-6) for a, b in itertools.combinations(rows, 2)]

@@ -6,12 +6,16 @@ import contextlib
 import os
 import signal
 import threading
+from unittest.mock import MagicMock
 
 import keras
 import pytest
 
 from overlap_train import Trainer, install, routed, uninstall
 from overlap_train._fit import interrupts
+from overlap_train._fit.deliveries import Deliveries
+from overlap_train._validation.step_validations import StepValidations
+from overlap_train.records import StepValidation
 from tests.networks import arrays
 from tests.pools import sequential
 
@@ -76,6 +80,17 @@ def test_a_second_signal_ends_at_once(number, together_s, ended, handlers, monke
     with at_once if ended == "failed" else contextlib.nullcontext():
         fit(trainer, Signal(0, number, number))
     assert trainer.ended == ended
+
+
+def test_results_from_inside_epochs_behind_one_that_is_given_up_are_not_delivered():
+    deliveries, delivered = object.__new__(Deliveries), []
+    results = [StepValidation(0, 3, {}), StepValidation(1, 6, {})]
+    deliveries.stepwise = StepValidations(None, 3, delivered.append, _finished=results)
+    deliveries.backlog = MagicMock(__len__=lambda self: 1)
+    deliveries.backlog.oldest.snapshot.step = 4
+    deliveries.give_up()
+    deliveries.stepwise.release(None)
+    assert delivered == results[:1]
 
 
 def test_a_second_signal_puts_the_handlers_back_before_it_raises(handlers):

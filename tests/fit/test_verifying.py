@@ -150,11 +150,8 @@ def timed(callback, epoch):
     callback.nanoseconds = time.perf_counter_ns()
 
 
-@pytest.mark.parametrize("since_s", [0.0, 1e9], ids=["start", "1970"])  # by how much two times differ at all
-def test_a_measured_time_is_no_difference(since_s):
-    logged = keras.callbacks.LambdaCallback(
-        on_epoch_end=lambda _, logs: logs.update(at=since_s + time.process_time())
-    )
+def test_a_measured_time_is_no_difference():
+    logged = keras.callbacks.LambdaCallback(on_epoch_end=lambda _, logs: logs.update(at=time.time()))
     told = verified(Trainer(pools.sequential()), callbacks=[AtEpoch(timed), logged])
     assert (told.verdict, told.differences) == ("equal bit for bit", ())
 
@@ -179,9 +176,7 @@ class Scaled(Rows):
         return x * np.float32(self.factor), y
 
 
-class Forgets(Trainer):
-    """Leaves out the callbacks of the user's."""
-
+class LeavesOutCallbacks(Trainer):
     def fit(self, *args, callbacks, **kwargs):
         return super().fit(*args, **kwargs, callbacks=callbacks[1:])
 
@@ -270,7 +265,7 @@ def test_what_callbacks_share_with_others_is_shared_and_put_back(kind):
     before = seen()
     told = verified(Trainer(model), data, None, callbacks=[callback])
     assert (told.verdict, seen()) == ("equal bit for bit", before)
-    told = verified(Forgets(model), data, None, callbacks=[callback])
+    told = verified(LeavesOutCallbacks(model), data, None, callbacks=[callback])
     assert told.verdict.startswith("different: fit, epoch 1"), told
     assert seen() == before
 
