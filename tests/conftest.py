@@ -107,6 +107,8 @@ def pytest_runtest_setup(item):
         devices.sees_gpu() or item.config.pluginmanager.has_plugin("tests.deterministic")
     ):
         pytest.skip(f"holds on a CPU: {marker.args[0]}")
+    if hasattr(item.module, "gc"):  # to search what is there, and release what was traced, takes a minute
+        gc.freeze()
 
 
 def pytest_runtest_teardown():
@@ -136,15 +138,6 @@ def no_thread_of_ours_is_left():
             if not thread.is_alive():
                 left.remove(thread.name)
     assert not left, f"threads left behind: {left}"
-
-
-@pytest.fixture
-def little_to_search():
-    """Lets a test look for garbage often: what is there by now, perhaps millions of objects, is set apart.
-
-    Garbage too: to release what hundreds of tests have traced takes a minute.
-    """
-    gc.freeze()
 
 
 @pytest.fixture

@@ -15,7 +15,6 @@ from overlap_train.conv import TiledConv2D
 from tests.networks import arrays, linear
 from tests.whole_fits.comparing import Rows
 
-pytestmark = pytest.mark.usefixtures("little_to_search")
 X, Y = arrays(40)
 
 

@@ -145,7 +145,6 @@ def test_an_epoch_whose_validation_is_over_is_delivered_before_the_next_one_is_t
     assert made == [STEPS, 2 * STEPS, 3 * STEPS]
 
 
-@pytest.mark.usefixtures("little_to_search")
 def test_a_snapshot_lives_until_its_delivery_and_no_longer(monkeypatch):
     alive, seen = {}, []
     start = ValidationRunner.start

@@ -98,7 +98,6 @@ def test_turns_alternate_and_a_copy_is_independent_of_the_next_one():
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.usefixtures("little_to_search")
 def test_release_in_any_order_and_from_any_thread_returns_memory(pool, seed):
     chance = random.Random(seed)
     things = []

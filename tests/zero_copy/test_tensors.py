@@ -131,7 +131,6 @@ def test_array_lives_as_long_as_anything_that_tensorflow_derived():
     assert watch() is None
 
 
-@pytest.mark.usefixtures("little_to_search")
 def test_memory_mapped_file_is_shared_and_read_only(tmp_path):
     np.save(tmp_path / "x.npy", np.arange(4096, dtype=np.float32).reshape(64, 64))
     array = np.load(tmp_path / "x.npy", mmap_mode="r")

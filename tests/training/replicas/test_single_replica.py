@@ -103,7 +103,6 @@ def test_orders_are_drawn_behind_the_batches_at_which_keras_looks(strategy, make
 
 
 @pytest.mark.nightly
-@pytest.mark.usefixtures("little_to_search")
 def test_a_dropped_model_leaves_no_graph_behind():
     counts = []
     for _ in range(3):
