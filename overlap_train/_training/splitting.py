@@ -271,8 +271,11 @@ class SplitStep:
 
     def _rows_are_apart(self, y: Any, y_pred: Any, sample_weight: Any) -> bool:
         """Whether the batch's loss is the average of the parts' losses, weighted by rows."""
+        # TensorFlow composes a deterministic loss of so many operations that its trace for each part is slow.
+        if keras_training.is_deterministic() or not keras_models.is_stock_method(self._model.compute_loss):
+            return False
         name = keras_replicas.row_loss(self._model)
-        if name is None or not keras_models.is_stock_method(self._model.compute_loss):
+        if name is None:
             return False
         tensors = (y, y_pred) if sample_weight is None else (y, y_pred, sample_weight)
         if not all(isinstance(tensor, tf.Tensor) and tensor.shape.rank for tensor in tensors):
