@@ -21,7 +21,7 @@ from overlap_train._support import arguments, fit_arguments, imports
 from overlap_train._training.strategy import find_strategy
 from overlap_train.monitoring.recorder import EpochAccounts, SpanRecorder
 from overlap_train.options.checkpoint import CheckpointPolicy, checkpoint_policy
-from overlap_train.options.execution import ExecutionPlan
+from overlap_train.options.execution import ExecutionPlan, with_own_operations
 from overlap_train.options.validation import ValidationPolicy
 from overlap_train.records import Explanation, FitAccount, StepValidation, Verification
 
@@ -322,11 +322,17 @@ class Trainer:
         from overlap_train._fit.verifying import verify_fit
 
         arguments, before = self._fit_arguments("verify", args, kwargs), (self._outcome, self.recorder)
+        plan = self.execution
+
+        def fit_with_own(**arguments: Any) -> keras.callbacks.History:
+            self.execution = with_own_operations(plan, self.model)
+            return self.fit(**arguments)
+
         try:
             self.recorder = SpanRecorder(0)  # the timeline is of fits
-            return verify_fit(self._settings(), arguments, self.fit, lambda: self.messages)
+            return verify_fit(self._settings(), arguments, self.fit, fit_with_own, lambda: self.messages)
         finally:
-            self._outcome, self.recorder = before
+            self._outcome, self.recorder, self.execution = *before, plan
 
     def _fit_arguments(self, name: str, args: Any, kwargs: Any) -> dict[str, Any]:
         """Return the arguments of a call of `fit` by their names, for a method that takes the same."""

@@ -33,11 +33,15 @@ _TOLERANCE = 1e-4  # as of `overlap-train verify`
 
 
 def verify_fit(
-    settings: TrainerSettings, arguments: Mapping[str, Any], fit: Callable[..., Any], said: Callable[[], Any]
+    settings: TrainerSettings,
+    arguments: Mapping[str, Any],
+    fit: Callable[..., Any],
+    fit_with_own: Callable[..., Any],
+    said: Callable[[], Any],
 ) -> Verification:
     """Run one fit by Keras and by `fit`, from the same state, and compare them. On the calling thread.
 
-    `said` returns the messages of the last `fit`.
+    `fit_with_own` does the same by Keras's own operations; `said` returns the messages of the last `fit`.
     """
     _require_twice(settings, arguments)
     arguments = {**arguments, "verbose": 0}
@@ -50,7 +54,8 @@ def verify_fit(
         messages = [text for text in said() if "in step" in text]
 
         def varying(by: str) -> Iterator[Difference]:
-            return _differences(runs[by], verifier.run(_by_keras(model) if by == "keras" else fit))
+            again = verifier.run({"keras": _by_keras(model), "overlap": fit}.get(by, fit_with_own))
+            return _differences(runs["overlap" if by == "overlap" else "keras"], again)
 
         unequal = list(_differences(runs["keras"], runs["overlap"]))
         judgement = judge(unequal, varying, tolerance=_TOLERANCE)

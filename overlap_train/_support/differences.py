@@ -98,8 +98,9 @@ def judge(
 
     Args:
         unequal: they are.
-        varying: returns how one of them, "keras" or "overlap", differs when it runs again. It is called
-            only where the answer depends on that.
+        varying: returns how one of them, "keras" or "overlap", differs when it runs again, or how that by
+            Keras differs from an overlapped one of Keras's own operations, "operations". It is called only
+            where the answer depends on that.
         tolerance: the largest relative difference that is rounding.
     """
     noise = {d.place: d for d in varying("keras")} if unequal else {}
@@ -114,19 +115,22 @@ def judge(
     since = min((d.order for d in unclear.values() if d.decides), default=None)
     # A time since some start differs by as much as in two runs of Keras, which may be less than rounding.
     limits = {place: max(tolerance, _ALIKE * d.size) for place, d in noise.items() if not d.decides}
-    wrong = [
-        d
-        for d in unequal
-        if d.place not in unclear
-        and not d.size <= limits.get(d.place, tolerance)
-        and (since is None or d.order < since or d.is_structural)
-    ]
+
+    def is_wrong(d: Difference) -> bool:
+        is_large = d.place not in unclear and not d.size <= limits.get(d.place, tolerance)
+        return is_large and (since is None or d.order < since or d.is_structural)
+
+    wrong = list(filter(is_wrong, unequal))
     counted = [d for d in unequal if d.place not in noise or (d.decides and d.place not in unclear)]
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
         begun = counted[0] if counted and counted[0].size <= tolerance else None  # as rounding, which grows
         beginning = "" if begun is None else f"; it begins with {begun.size:.1e}, {begun.place}"
+        if begun is not None and not any(map(is_wrong, varying("operations"))):
+            text = f"equal up to rounding, which this training magnifies: {wrong[0]}{beginning}"
+            text += "; with Keras's own operations it is rounding alone"
+            return Judgement("rounding", text, (), counted, left_out)
         return Judgement("different", f"different: {wrong[0]}{beginning}", wrong, counted, left_out)
     if unseeded is not None:
         text = f"cannot be told: two runs of Keras differ as well, such as in {unseeded.place}"

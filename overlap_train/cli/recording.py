@@ -1,9 +1,9 @@
 """One run of a script, by Keras or overlapped, with what came of each `fit` and `evaluate` written down.
 
 `main` gets DIRECTORY BY SEED EPOCHS BATCHES SCRIPT [ARGUMENT ...], in a process of `overlap-train verify`. BY
-is "keras" or "overlap"; 0 epochs or batches are as many as the script trains. The directory gets an `N.call`
-for each call, a pickled `Call`, and in the end `calls.json` with the order of calls: those of the main thread
-come first, then those of others.
+is "keras", "overlap", or "operations" for overlapped with Keras's own; 0 epochs or batches are as many as the
+script trains. The directory gets an `N.call` for each call, a pickled `Call`, and at last `calls.json` with
+the calls' order: those of the main thread come first, then those of others.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from overlap_train._support.imports import configured_backend, other_backend
 from overlap_train._support.printing import error_text
 from overlap_train._support.recorded import Hooks, note
 from overlap_train.cli.script import as_main
+from overlap_train.options.execution import with_own_operations
 from overlap_train.options.validation import ValidationSet
 from overlap_train.records import FitAccount
 from overlap_train.routing import Routing
@@ -50,10 +51,11 @@ class Recorder:
     Calls of any thread are taken, and those in hooks of others, all without a bar.
     """
 
-    def __init__(self, directory: Path, *, overlap: bool, epochs: int, batches: int) -> None:
+    def __init__(self, directory: Path, by: str, *, epochs: int, batches: int) -> None:
         self._directory = directory
         self._epochs, self._batches = epochs, batches
-        self._routing = Routing() if overlap else None
+        self._routing = Routing() if by != "keras" else None
+        self._own_operations = by == "operations"
         self._local, self._numbers = threading.local(), itertools.count()
         self._threads: dict[threading.Thread, list[tuple[str, int]]] = {threading.main_thread(): []}
         self._error: str | None = None
@@ -116,6 +118,9 @@ class Recorder:
     def _method_of_trainer(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)  # its signature is looked at
         def method(trainer: Trainer, *args: Any, **kwargs: Any) -> Any:
+            if self._own_operations:
+                trainer.execution = with_own_operations(trainer.execution, trainer.model)
+
             def call(*args: Any, **kwargs: Any) -> Any:
                 kwargs.pop("resume", None)  # both runs begin anew
                 self._local.expected = trainer.model, name
@@ -260,6 +265,6 @@ def main(arguments: list[str]) -> None:
     """Seed the generators, run the script, and write down what it did."""
     directory, by, seed, epochs, batches, script, *rest = arguments
     keras.utils.set_random_seed(int(seed))
-    recorder = Recorder(Path(directory), overlap=by == "overlap", epochs=int(epochs), batches=int(batches))
+    recorder = Recorder(Path(directory), by, epochs=int(epochs), batches=int(batches))
     atexit.register(recorder.end)  # behind the script's threads, and what it registers itself
     recorder.run(script, rest)

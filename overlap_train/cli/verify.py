@@ -85,9 +85,10 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
     from overlap_train._support import differences as judging
     from overlap_train.cli.comparing import differences, fail_alike
 
-    runs = {"keras": keras, "overlap": ours}
     judgement = judging.judge(
-        list(differences(keras, ours)), lambda by: differences(runs[by], again(by)), tolerance=tolerance
+        list(differences(keras, ours)),
+        lambda by: differences(ours if by == "overlap" else keras, again(by)),
+        tolerance=tolerance,
     )
     remedy = "seed what the script draws from" if judgement.value == "unclear" else None
     if judgement.value in ("equal", "rounding") and fail_alike(keras, ours):
@@ -117,7 +118,9 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
 
 
 def record(directory: str, by: str, options: argparse.Namespace) -> Run:
-    """Run the script by "keras" or by "overlap", in a process and a working directory of its own.
+    """Run the script by "keras" or "overlap", or overlapped with Keras's own "operations".
+
+    It has a process and a working directory of its own.
 
     All runs in a directory have the same paths, which a script may print or write down.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from overlap_train._support.arguments import (
@@ -91,6 +91,11 @@ class ExecutionPlan:
     def splits(self) -> bool:
         """Whether `batch_splits` asks for more than one part."""
         return self.batch_splits != "auto" and self.batch_splits > 1
+
+
+def with_own_operations(plan: ExecutionPlan, model: Any) -> ExecutionPlan:
+    """Return a plan with which the steps of a model are Keras's own graph."""
+    return replace(plan, batch_splits=1, jit=bool(model.jit_compile), kernels="keras")
 
 
 def _or_auto(require: Callable[..., T], name: str, value: Any, **options: Any) -> T | Auto:

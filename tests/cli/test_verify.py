@@ -66,7 +66,7 @@ def recorded(directory, by, *arguments, epochs=0, batches=0):
     (directory / "work").mkdir(parents=True)
     with contextlib.chdir(directory / "work"), (directory / "output").open("w") as output:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            recorder = Recorder(directory, overlap=by == "overlap", epochs=epochs, batches=batches)
+            recorder = Recorder(directory, by, epochs=epochs, batches=batches)
             recorder.run(str(PLANTED), list(arguments))
             recorder.end()
         output.flush()
@@ -333,7 +333,7 @@ def test_what_keras_cannot_do_is_refused(tmp_path):
         "policy = ValidationPolicy(functions={'one': lambda model: 1.0})\n"
         "Trainer(pools.sequential(), validation=policy).fit(*arrays(), 32)\n"
     )
-    recorder = Recorder(tmp_path, overlap=False, epochs=0, batches=0)
+    recorder = Recorder(tmp_path, "keras", epochs=0, batches=0)
     recorder.run(str(script), [])
     recorder.end()
     assert json.loads((tmp_path / "calls.json").read_text())["refused"] == (
@@ -413,11 +413,19 @@ def test_a_time_since_a_start_differs_by_as_much_as_in_two_runs_of_keras(later_s
     assert judge(1e-4, *runs[:2], lambda by: runs[2])[0].value == verdict
 
 
-def test_where_rounding_began_that_grew_is_said():
-    runs = {"keras": _with_losses(0.5, 0.4, 0.3), "overlap": _with_losses(0.5, 0.400001, 0.31)}
-    text = judge(1e-4, *runs.values(), runs.get)[0].text
-    assert text.startswith("different: fit, epoch 3, on_epoch_end loss: 0.3 by Keras, 0.31 overlapped")
-    assert text.endswith("; it begins with 2.5e-06, fit, epoch 2, on_epoch_end loss")
+@pytest.mark.parametrize(
+    ("with_own", "said"),
+    [
+        (0.31, "different: {}"),
+        (0.300001, "equal up to rounding, which this training magnifies: {}; with Keras's own operations"),
+    ],
+)
+def test_where_rounding_began_that_grew_is_said(with_own, said):
+    losses = {"keras": (0.4, 0.3), "overlap": (0.400001, 0.31), "operations": (0.4, with_own)}
+    runs = {by: _with_losses(0.5, *each) for by, each in losses.items()}
+    text = judge(1e-4, runs["keras"], runs["overlap"], runs.get)[0].text
+    grown = "fit, epoch 3, on_epoch_end loss: 0.3 by Keras, 0.31 overlapped"
+    assert text.startswith(said.format(f"{grown}; it begins with 2.5e-06, fit, epoch 2, on_epoch_end loss"))
 
 
 GRAPH = "Error: Graph execution error:\n\nDetected at node {0} defined at\n{1}\nrow 1 [[{{{{node {0}}}}}]]"
