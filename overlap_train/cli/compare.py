@@ -38,8 +38,12 @@ def run(options: argparse.Namespace) -> Report:
         if not keras.counts["fits"]:
             raise UsageError(f"{options.script} has not called fit")
         ours_again, keras_again = (verify.record(directory, by, options) for by in ("overlap", "keras"))
+        again = {"keras": keras_again, "overlap": ours_again}
         verdict, *others = verify.judge(
-            options.tolerance, keras, ours, {"keras": keras_again, "overlap": ours_again}.__getitem__
+            options.tolerance,
+            keras,
+            ours,
+            lambda by: again[by] if by in again else verify.record(directory, by, options),
         )
     if verdict.state != "mend":
         time = _time((keras, keras_again), (ours, ours_again))

@@ -1,9 +1,9 @@
 """One run of a script, by Keras or overlapped, with what came of each `fit` and `evaluate` written down.
 
-`main` gets DIRECTORY BY SEED EPOCHS BATCHES SCRIPT [ARGUMENT ...], in a process of `overlap-train verify`. BY
-is "keras", "overlap", or "operations" for overlapped with Keras's own; 0 epochs or batches are as many as the
-script trains. The directory gets an `N.call` for each call, a pickled `Call`, and at last `calls.json` with
-the calls' order: those of the main thread come first, then those of others.
+`main` gets DIRECTORY BY DETERMINISTIC SEED EPOCHS BATCHES SCRIPT [ARGUMENT ...], in a process of
+`overlap-train verify`. BY is "keras", "overlap", or "operations" for overlapped with Keras's own; 0 epochs or
+batches are as many as the script trains. The directory gets an `N.call` for each call, a pickled `Call`, and
+at last `calls.json` with the calls' order: those of the main thread come first, then those of others.
 """
 
 from __future__ import annotations
@@ -263,8 +263,10 @@ def _require_keras(trainer: Trainer, name: str, validation_data: Any) -> None:
 
 def main(arguments: list[str]) -> None:
     """Seed the generators, run the script, and write down what it did."""
-    directory, by, seed, epochs, batches, script, *rest = arguments
+    directory, by, deterministic, seed, epochs, batches, script, *rest = arguments
     keras.utils.set_random_seed(int(seed))
+    if int(deterministic):
+        tf.config.experimental.enable_op_determinism()
     recorder = Recorder(Path(directory), by, epochs=int(epochs), batches=int(batches))
     atexit.register(recorder.end)  # behind the script's threads, and what it registers itself
     recorder.run(script, rest)

@@ -2,12 +2,14 @@
 
 The script runs twice in fresh processes with the same seeds, by Keras and overlapped, each in a copy of the
 working directory. Where the two differ, Keras runs once more: what differs between two runs of Keras, such as
-a measured time, says nothing.
+a measured time, says nothing. If that leaves nothing to tell, both run with TensorFlow's operations made to
+repeat.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import re
@@ -50,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="R",
         help="largest relative difference that is rounding (default: 1e-4)",
     )
+    parser.add_argument(
+        "--deterministic", action="store_true", help="have TensorFlow's operations repeat, for both"
+    )
     example = "overlap-train verify --epochs 2 train.py."
     add_script(parser, "a Python script that trains a Keras model", example)
 
@@ -57,15 +62,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> Report:
     """Run the script both ways and compare all that came of it."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
-        keras, ours = (record(directory, by, options) for by in ("keras", "overlap"))
-        if os.isatty(0) and "EOFError" in str(keras.error):
-            raise UsageError(f"{options.script} asks for input; pipe it in, and each run gets the same")
-        require_comparable(options.script, keras, ours)
-        findings = judge(options.tolerance, keras, ours, lambda by: record(directory, by, options))
+        keras, ours, findings = _compared(directory, options)
+        if findings[0].value == "unclear" and keras.error is None:
+            with contextlib.suppress(UsageError):  # some operations of TensorFlow cannot repeat
+                options.deterministic = True
+                repeating, _, repeated = _compared(directory, options)
+                if repeating.error is None and repeated[0].value != "unclear":
+                    text = "two runs of Keras differ unless TensorFlow's operations repeat, as in these"
+                    findings = [*repeated, Finding("deterministic", True, text, "note")]
     by_keras_s, ours_s = keras.in_fits("seconds"), ours.in_fits("seconds")
     saved_s, gain = by_keras_s - ours_s, f"{ours_s:.2f} s in fit, by Keras {by_keras_s:.2f} s"
     findings.append(Finding("time", saved_s, gain, "ok" if saved_s > 0 else "note"))
     return Report("verify", {"result": findings})
+
+
+def _compared(directory: str, options: argparse.Namespace) -> tuple[Run, Run, list[Finding]]:
+    """Run the script both ways; return the runs and what `judge` says of them."""
+    keras, ours = (record(directory, by, options) for by in ("keras", "overlap"))
+    if os.isatty(0) and "EOFError" in str(keras.error):
+        raise UsageError(f"{options.script} asks for input; pipe it in, and each run gets the same")
+    require_comparable(options.script, keras, ours)
+    return keras, ours, judge(options.tolerance, keras, ours, lambda by: record(directory, by, options))
 
 
 def require_comparable(script: Path, keras: Run, ours: Run) -> None:
@@ -134,7 +151,7 @@ def record(directory: str, by: str, options: argparse.Namespace) -> Run:
     _copy(here, work)
     before = _files(work)
     script = options.script.resolve()
-    arguments = [by, options.seed, options.epochs, options.batches]
+    arguments = [by, int(options.deterministic), options.seed, options.epochs, options.batches]
     arguments += [script.relative_to(here) if script.is_relative_to(here) else script]
     arguments += options.rest
     temporary.mkdir()
