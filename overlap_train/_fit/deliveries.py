@@ -242,9 +242,13 @@ class Deliveries:
             self.release_step_validations()
 
     def release_step_validations(self) -> None:
-        """Delivers the results of validations inside epochs that no rollback can undo."""
+        """Delivers the results inside epochs that no rollback can undo; what that raises counts in any case."""
         if self.stepwise is not None:
-            self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
+            try:
+                self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
+            except BaseException as error:
+                self._failure = error
+                raise
 
     def show(self) -> None:
         """Shows which validations are under way."""

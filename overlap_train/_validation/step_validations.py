@@ -11,7 +11,17 @@ from overlap_train._snapshot import Snapshot
 from overlap_train._support.results import prefixed
 from overlap_train._validation.pending import PendingEpoch
 from overlap_train._validation.suite import ValidationSuite
+from overlap_train.errors import ValidationWorkerError
 from overlap_train.records import MetricValues, StepValidation
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """A validation that failed, in the place of its result."""
+
+    epoch: int
+    step: int
+    error: ValidationWorkerError
 
 
 @dataclass
@@ -19,7 +29,8 @@ class StepValidations:
     """Validates snapshots inside epochs. Belongs to the training thread.
 
     One is under way at a time: if it is not finished when the next is due, training waits for it. A result
-    is delivered once the training cannot go back behind it any more: when all earlier epochs have been.
+    is delivered, or an error raised, once the training cannot go back behind it any more: when all earlier
+    epochs have been.
     """
 
     suite: ValidationSuite
@@ -29,7 +40,7 @@ class StepValidations:
     timeout_s: float | None = None  # for one of them
     _pending: PendingEpoch | None = None
     _live: MetricValues = field(default_factory=dict)
-    _finished: list[StepValidation] = field(default_factory=list)
+    _finished: list[StepValidation | _Failure] = field(default_factory=list)
 
     def steps_left(self, step: int) -> int:
         """Returns how many steps may follow `step` before the next validation is due."""
@@ -57,9 +68,11 @@ class StepValidations:
             self._finish()
 
     def release(self, oldest_epoch: int | None) -> None:
-        """Delivers the results that nothing can undo."""
+        """Delivers the results that nothing can undo, or raises the error of one that failed."""
         while self._finished and (oldest_epoch is None or self._finished[0].epoch <= oldest_epoch):
             result = self._finished.pop(0)
+            if isinstance(result, _Failure):
+                raise result.error
             self.delivered.append(result)
             self.deliver(result)
 
@@ -79,9 +92,13 @@ class StepValidations:
     def _finish(self) -> None:
         assert self._pending is not None
         pending, self._pending = self._pending, None
-        results, _ = self.suite.collect(pending)
-        metrics = {**prefixed(results), **self._live}
-        self._finished.append(StepValidation(pending.epoch, pending.snapshot.step, metrics))
+        epoch, step = pending.epoch, pending.snapshot.step
+        try:
+            results, _ = self.suite.collect(pending)
+        except ValidationWorkerError as error:
+            self._finished.append(_Failure(epoch, step, error))
+        else:
+            self._finished.append(StepValidation(epoch, step, {**prefixed(results), **self._live}))
 
 
 def deliver_step_validation(callbacks: Iterable[keras.callbacks.Callback], result: StepValidation) -> None:

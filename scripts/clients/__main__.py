@@ -111,7 +111,7 @@ def in_step(trainer: Any) -> str | None:
     """Returns why a training could not run ahead of its validation, or None."""
     for message in getattr(trainer, "messages", ()):
         if message.startswith(_IN_STEP):
-            return str(message.removeprefix(_IN_STEP))
+            return str(message.removeprefix(_IN_STEP).splitlines()[0])
     return None
 
 

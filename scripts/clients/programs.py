@@ -19,8 +19,6 @@ import numpy as np
 Values = Mapping[str, Any]
 PROGRAMS: dict[str, Callable[[Any], tuple[Values, Any]]] = {}
 IN_STEP = {
-    # Both of its datasets shuffle with NumPy's global generator when an epoch ends.
-    "bayesflow_workflow": "on_epoch_end",
     # A task prepares the validation data in an `evaluate` of its own, which is called as Keras calls it.
     "keras_hub_task": "evaluate of its own",
 }

@@ -15,6 +15,7 @@ from overlap_train import Trainer, install, routed, uninstall
 from overlap_train._fit import interrupts
 from overlap_train._fit.deliveries import Deliveries
 from overlap_train._validation.step_validations import StepValidations
+from overlap_train.errors import ValidationWorkerError
 from overlap_train.records import StepValidation
 from tests.networks import arrays
 from tests.pools import sequential
@@ -82,15 +83,32 @@ def test_a_second_signal_ends_at_once(number, together_s, ended, handlers, monke
     assert trainer.ended == ended
 
 
-def test_results_from_inside_epochs_behind_one_that_is_given_up_are_not_delivered():
-    deliveries, delivered = object.__new__(Deliveries), []
-    results = [StepValidation(0, 3, {}), StepValidation(1, 6, {})]
+@pytest.fixture
+def deliveries():
+    """Some without parts, of which an epoch waits."""
+    made = object.__new__(Deliveries)
+    made.backlog, made.hosts = MagicMock(__len__=lambda self: 1), MagicMock(count=1)
+    return made
+
+
+def test_results_from_inside_epochs_behind_one_that_is_given_up_are_not_delivered(deliveries):
+    delivered, results = [], [StepValidation(0, 3, {}), StepValidation(1, 6, {})]
     deliveries.stepwise = StepValidations(None, 3, delivered.append, _finished=results)
-    deliveries.backlog = MagicMock(__len__=lambda self: 1)
     deliveries.backlog.oldest.snapshot.step = 4
     deliveries.give_up()
     deliveries.stepwise.release(None)
     assert delivered == results[:1]
+
+
+def test_an_error_inside_an_epoch_comes_when_no_rollback_undoes_it_and_none_takes_it_back(deliveries):
+    suite, error = MagicMock(), ValidationWorkerError("failed", epoch=1, shard=0)
+    deliveries.stepwise = StepValidations(suite, 3, print, _pending=MagicMock(epoch=1))
+    deliveries.backlog.oldest.epoch, suite.collect.side_effect = 0, error
+    deliveries.finish_step_validations()
+    deliveries.backlog.oldest.epoch = 1
+    with pytest.raises(ValidationWorkerError):
+        deliveries.release_step_validations()
+    assert not deliveries.take_back(error)
 
 
 def test_a_second_signal_puts_the_handlers_back_before_it_raises(handlers):

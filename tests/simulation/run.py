@@ -118,6 +118,7 @@ def check(scenario: Scenario, course: Course, expected: Course, weights: dict[in
     is_cut = course.ended.startswith("interrupted") or course.error not in (None, expected.error)
     is_loose = kind == "evaluation" and "every_steps" in scenario.policy
     if is_loose:  # the training goes on until a result inside an epoch is collected
+        assert is_cut or course.error == expected.error, "nobody hears of a validation that failed"
         expected = Keras(replace(scenario, failure=None)).run()
     if is_cut or is_loose:
         events = [event for event in course.events if event != ("train end",)]
