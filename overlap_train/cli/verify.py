@@ -174,7 +174,8 @@ def record(directory: str, by: str, options: argparse.Namespace) -> Run:
     after = _files(work)
     written = sorted((path for path in after if before.get(path) != after[path]), key=after.__getitem__)
     run = Run.read(place, [*written, *sorted(before.keys() - after.keys())])
-    place.rename(runs / f"run {len(os.listdir(runs))}")
+    left = place.rename(runs / f"run {len(os.listdir(runs))}")  # which the script's processes may still hold
+    shutil.rmtree(left, ignore_errors=True)  # all is in memory, and up to ten copies may fill the disk
     return run
 
 

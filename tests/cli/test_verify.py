@@ -301,13 +301,12 @@ def test_a_verdict_needs_what_keras_has_twice(tmp_path, monkeypatch, told, line,
 @pytest.mark.timeout(300)
 def test_each_run_is_started_as_python_starts_a_script(tmp_path):
     (tmp_path / "here/scripts").mkdir(parents=True)
-    (tmp_path / "here/queue.py").write_text(
-        "raise RuntimeError('of the project, and no part of the program')"
-    )
+    (tmp_path / "here/queue.py").write_text("raise RuntimeError('of the project, not the program')")
     (tmp_path / "here/scripts/train.py").write_text(
         "import os, queue, subprocess\n"
         "said = input(), subprocess.check_output(['git', 'rev-parse', 'HEAD'], text=True).strip()\n"
-        f"print(*said, os.environ['PWD'] == os.getcwd(), file=open({str(tmp_path / 'said')!r}, 'a'))\n"
+        "said += os.environ['PWD'] == os.getcwd(), *sorted(os.listdir('../..'))\n"
+        f"print(*said, file=open({str(tmp_path / 'said')!r}, 'a'))\n"
     )
     git = ["git", "-C", str(tmp_path / "here"), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "all"]):
@@ -318,7 +317,7 @@ def test_each_run_is_started_as_python_starts_a_script(tmp_path):
     subprocess.run(
         command, cwd=tmp_path / "here", env=environment, input="7 epochs\n", text=True, check=False
     )
-    assert (tmp_path / "said").read_text() == f"7 epochs {head.strip()} True\n" * 2
+    assert (tmp_path / "said").read_text() == f"7 epochs {head.strip()} True input run\n" * 2
 
 
 def test_what_keras_cannot_do_is_refused(tmp_path):
