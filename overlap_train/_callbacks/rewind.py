@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import keras
 
+from overlap_train.options.epoch_only import EpochOnly
+
 # Bytes before the mark by which a log is recognised.
 _TAIL_BYTES = 1 << 16
 
@@ -34,7 +36,7 @@ def files_of(callbacks: Iterable[keras.callbacks.Callback]) -> dict[str, keras.c
 
     TensorBoard's event files stay: the resumed run begins another, and epochs that ran twice are in both.
     """
-    loggers = [each for each in callbacks if isinstance(each, keras.callbacks.CSVLogger)]
+    loggers = _loggers(callbacks)
     return {os.path.abspath(each.filename): each for each in loggers if "://" not in each.filename}
 
 
@@ -50,11 +52,16 @@ def mark_files(paths: Iterable[str]) -> tuple[FileMark, ...]:
 
 def append_to_files(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:
     """Have CSVLoggers go on with files that `on_train_begin` would empty; return those that are changed."""
-    loggers = [each for each in callbacks if isinstance(each, keras.callbacks.CSVLogger)]
+    loggers = _loggers(callbacks)
     changed = [logger for logger in loggers if not logger.append]
     for logger in changed:
         logger.append = True
     return changed
+
+
+def _loggers(callbacks: Iterable[keras.callbacks.Callback]) -> list[keras.callbacks.CSVLogger]:
+    inner = [each.callback if isinstance(each, EpochOnly) else each for each in callbacks]
+    return [each for each in inner if isinstance(each, keras.callbacks.CSVLogger)]
 
 
 def rewind_files(

@@ -166,7 +166,7 @@ STOCK = {
         d / "{epoch}-{batch}.weights.h5", save_weights_only=True, save_freq=3
     ),
     "history": lambda d: keras.callbacks.History(),
-    "csv": lambda d: keras.callbacks.CSVLogger(d / "log.csv"),
+    "csv": lambda d: EpochOnly(keras.callbacks.CSVLogger(d / "log.csv")),
     "csv that appends": lambda d: keras.callbacks.CSVLogger(d / "log.csv", separator=";", append=True),
     "schedule": lambda d: keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
     "lambda": lambda d: keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: None, note=[1]),
@@ -212,7 +212,7 @@ def test_stock_callback_resumes_as_if_unbroken(tmp_path, model, name, killed_aft
     assert end == expected_end
     assert float(model.optimizer.learning_rate) == expected_rate
     for callback in (killed, resumed, expected):
-        if isinstance(callback, keras.callbacks.CSVLogger):
+        if name.startswith("csv"):
             callback.on_train_end()
     assert remembered(resumed) == remembered(expected)
     files = sorted(p.relative_to(folder) for p in folder.rglob("*") if p.is_file())
