@@ -125,7 +125,9 @@ def judge(
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
-        begun = counted[0] if counted and counted[0].size <= tolerance else None  # as rounding, which grows
+        # As rounding, which grows: an epoch's validation, which ends before its hook, may show more of it.
+        first = (d for d in counted if d.order == counted[0].order and d.size <= tolerance)
+        begun = min(first, key=lambda d: d.size, default=None)
         beginning = "" if begun is None else f"; it begins with {begun.size:.1e}, {begun.place}"
         if begun is not None and not any(map(is_wrong, varying("operations"))):
             text = f"equal up to rounding, which this training magnifies: {wrong[0]}{beginning}"
