@@ -127,8 +127,12 @@ def steps_that_pay_timing(model: keras.Model) -> int:
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     layers = keras_models.flat_layers(model)
     recurrent = [layer for layer in layers if isinstance(layer, keras.layers.RNN)]
+    # Keras's own has another second derivative, which a gradient penalty in the loss would take: the variance
+    # of `tf.nn.moments` is that around a constant.
+    of_first_order = layers if keras_models.is_stock_method(model.compute_loss) else ()
+    normalizing = filter(_is_stock_normalization, of_first_order)
     methods: dict[str, tuple[Iterable[keras.Layer], str, Callable[[Any, int | None], _Call]]] = {
-        "normalization": (filter(_is_stock_normalization, layers), "call", lambda it, _: _normalization(it)),
+        "normalization": (normalizing, "call", lambda it, _: _normalization(it)),
         "recurrence": (filter(is_stock_recurrence, recurrent), "inner_loop", lambda it, _: recur(it)),
     }
     if build or library.is_built():
