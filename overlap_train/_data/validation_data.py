@@ -117,10 +117,10 @@ def _layout(arrays: Arrays) -> ArrayLayout:
 
 @dataclass(frozen=True)
 class ArrayFold:
-    """Takes batches from arrays. Holds no data."""
+    """Takes batches from arrays. Holds no data, and serves arrays of any number of rows."""
 
-    num_samples: int
     batch_size: int
+    all_full: bool  # whether the last batch has as many rows, too
 
     def batch(self, held: Any, index: Any) -> Any:
         """Returns a slice of rows."""
@@ -131,7 +131,7 @@ class ArrayFold:
                 return tensor[row : row + self.batch_size]
 
         rows = keras.tree.map_structure(take, held)
-        if self.num_samples % self.batch_size or tf.executing_eagerly():
+        if not self.all_full or tf.executing_eagerly():
             return rows
         # Known where Keras would know it: see ArrayLoop.
         return keras.tree.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), rows)
@@ -156,7 +156,7 @@ class ArrayBatches:
         self.raw_spec = batch_spec(layout.specs, layout.num_samples, batch_size)
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
         self.data_spec = specs_of_rows(layout.specs, None)  # for any number of rows
-        self.fold = ArrayFold(layout.num_samples, batch_size)
+        self.fold = ArrayFold(batch_size, all_full=layout.num_samples % batch_size == 0)
         self.first_rows = min(batch_size, layout.num_samples)
         available = math.ceil(layout.num_samples / batch_size)
         self.num_batches = self.last_count = min(steps, available) if steps else available

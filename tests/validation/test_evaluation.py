@@ -88,21 +88,21 @@ def test_a_variable_outside_the_model_is_evaluated_as_the_snapshot_holds_it():
 
 
 def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new_data():
-    model, traces = built(), []
+    model, traces, data = built(), [], [(X, Y), (X[3:] + 1, Y[3:])]
 
     def step(batch):
         traces.append(1)
         return model.test_step(batch)
 
-    given = [ValidationSource(lambda x=x: recognize(x, Y, batch_size=16)) for x in (X, X + 1)]
+    given = [ValidationSource(lambda each=each: recognize(*each, batch_size=16)) for each in data]
     batches = [make_batches(each, steps=None, cache_bytes=0) for each in given]
     traced = trace_validation(model, step, batches[0].element_spec)
     state = ModelState(model, traced.variables)
     values, seen = state.read(), len(traces)
     evaluators = [SnapshotEvaluator(model, state, traced, each) for each in batches]
-    for evaluator, each, x in zip(evaluators, batches, (X, X + 1), strict=True):
+    for evaluator, each, rows in zip(evaluators, batches, data, strict=True):
         actual = evaluator.merge(in_parts(evaluator, each, values, 2), values).metrics
-        assert_logs_equal(actual, model.evaluate(x, Y, verbose=0, return_dict=True))
+        assert_logs_equal(actual, model.evaluate(*rows, verbose=0, return_dict=True))
     assert evaluators[0]._functions is evaluators[1]._functions
     assert len(traces) == seen
 
