@@ -242,7 +242,7 @@ class Deliveries:
             self.release_step_validations()
 
     def release_step_validations(self) -> None:
-        """Delivers the results inside epochs that no rollback can undo; what that raises counts in any case."""
+        """Delivers the results inside epochs that no rollback can undo. What that raises, none takes back."""
         if self.stepwise is not None:
             try:
                 self.stepwise.release(self.backlog.oldest.epoch if len(self.backlog) else None)
