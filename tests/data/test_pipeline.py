@@ -104,12 +104,7 @@ PIPELINES = [
 @pytest.mark.parametrize(("make", "facts"), PIPELINES)
 def test_what_a_pipeline_tells_about_another_pass(make, facts):
     """By tf.raw_ops.DatasetToGraphV2, Dataset._variant_tensor and the flags of the stages."""
-    asked = {
-        ALIKE: is_repeatable,
-        REORDERS: reorders,
-        WRITES: keeps_state,
-        MORE: keeps_more_than_variables,
-    }
+    asked = {ALIKE: is_repeatable, REORDERS: reorders, WRITES: keeps_state, MORE: keeps_more_than_variables}
     assert {fact for fact, asks in asked.items() if asks(make())} == facts
     if MORE in facts:
         assert not IteratorFeed(recognize(make().batch(2))).rewindable

@@ -1,7 +1,5 @@
 """A first signal ends a fit in order, a second one at once."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -20,13 +18,14 @@ from overlap_train.records import StepValidation
 from tests.networks import arrays
 from tests.pools import sequential
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 VALIDATION = arrays(40, 1)
 
 
 class Signal(keras.callbacks.Callback):
     """Sends signals to this process at the end of an epoch."""
 
-    def __init__(self, epoch: int, *signals: signal.Signals) -> None:
+    def __init__(self, epoch, *signals):
         super().__init__()
         self.epoch, self.signals = epoch, signals
 
@@ -83,27 +82,23 @@ def test_a_second_signal_ends_at_once(number, together_s, ended, handlers, monke
     assert trainer.ended == ended
 
 
-@pytest.fixture
-def deliveries():
-    """Some without parts, of which an epoch waits."""
-    made = object.__new__(Deliveries)
-    made.backlog, made.hosts = MagicMock(__len__=lambda self: 1), MagicMock(count=1)
-    return made
-
-
-def test_results_from_inside_epochs_behind_one_that_is_given_up_are_not_delivered(deliveries):
-    delivered, results = [], [StepValidation(0, 3, {}), StepValidation(1, 6, {})]
+def test_results_from_inside_epochs_behind_one_that_is_given_up_are_not_delivered():
+    deliveries, delivered = object.__new__(Deliveries), []
+    results = [StepValidation(0, 3, {}), StepValidation(1, 6, {})]
     deliveries.stepwise = StepValidations(None, 3, delivered.append, _finished=results)
+    deliveries.backlog = MagicMock(__len__=lambda self: 1)
     deliveries.backlog.oldest.snapshot.step = 4
     deliveries.give_up()
     deliveries.stepwise.release(None)
     assert delivered == results[:1]
 
 
-def test_an_error_inside_an_epoch_comes_when_no_rollback_undoes_it_and_none_takes_it_back(deliveries):
-    suite, error = MagicMock(), ValidationWorkerError("failed", epoch=1, shard=0)
+def test_an_error_inside_an_epoch_comes_when_no_rollback_undoes_it_and_none_takes_it_back():
+    deliveries, suite = object.__new__(Deliveries), MagicMock()
+    suite.collect.side_effect = error = ValidationWorkerError("failed", epoch=1, shard=0)
     deliveries.stepwise = StepValidations(suite, 3, print, _pending=MagicMock(epoch=1))
-    deliveries.backlog.oldest.epoch, suite.collect.side_effect = 0, error
+    deliveries.backlog, deliveries.hosts = MagicMock(__len__=lambda self: 1), MagicMock(count=1)
+    deliveries.backlog.oldest.epoch = 0
     deliveries.finish_step_validations()
     deliveries.backlog.oldest.epoch = 1
     with pytest.raises(ValidationWorkerError):
@@ -284,10 +279,6 @@ def exit_code_of_a_child(what, *signals):
     return code
 
 
-forking = pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
-
-
-@forking
 def test_a_process_that_is_forked_during_a_fit_ends_by_sigterm(handlers):
     with interrupts.Interrupts() as asked, interrupts.Interrupts():
         assert exit_code_of_a_child(lambda: None, signal.SIGTERM) == -signal.SIGTERM
@@ -296,14 +287,12 @@ def test_a_process_that_is_forked_during_a_fit_ends_by_sigterm(handlers):
     assert asked.received == "SIGTERM"
 
 
-@forking
 def test_a_forked_process_has_the_handler_of_the_user(handlers):
     signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
     with interrupts.Interrupts():
         assert exit_code_of_a_child(lambda: None, signal.SIGTERM) == 7
 
 
-@forking
 def test_a_forked_process_leaves_the_first_ctrl_c_to_the_fit(handlers):
     with interrupts.Interrupts():
         assert exit_code_of_a_child(lambda: None, signal.SIGINT, signal.SIGINT) == 5

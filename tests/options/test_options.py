@@ -55,11 +55,7 @@ REFUSED = {
         ({"directory": "d", "every_steps": "5"}, TypeError, "every_steps must be an integer or"),
         ({"directory": "d", "keep": 1.0}, TypeError, "keep must be an int"),
         ({"directory": "d", "every_s": -1}, ValueError, "every_s must be at least 0"),
-        (
-            {"directory": "d", "keep_weights": True},
-            ValueError,
-            "keep_weights must be one of 'all', 'fl",
-        ),
+        ({"directory": "d", "keep_weights": True}, ValueError, "keep_weights must be one of 'all', 'fl"),
     ],
     ExecutionPlan: [
         ({"loop": "fast"}, ValueError, "loop must be one of"),
@@ -74,9 +70,7 @@ REFUSED = {
         ({"function": mean_output, "freq": 0}, ValueError, "freq must be at least 1"),
         ({"function": mean_output, "clone": 3}, TypeError, "clone must be"),
     ],
-    overlap_train.configure: [
-        ({"cores": "2"}, TypeError, "cores must be an integer"),
-    ],
+    overlap_train.configure: [({"cores": "2"}, TypeError, "cores must be an integer")],
 }
 
 
