@@ -302,9 +302,10 @@ class Trainer:
         Both fits begin with the model, the shuffles of datasets and the seeds of Python, NumPy and TensorFlow
         in the same state. Compared are the logs of each epoch, the calls of callbacks, their plain
         attributes, the weights and the optimizer. Where the two differ, Keras runs once more: what differs
-        between two runs of Keras is no difference. Afterwards the model, the callbacks, the data and all else
-        that these reach are as they were. Files that callbacks write are written by each run;
-        `overlap-train verify` compares these too, in processes of their own.
+        between two runs of Keras is no difference. Where a difference grew from rounding, the overlapped fit
+        runs once more with Keras's own operations: if these make none, it is rounding. Afterwards the model,
+        the callbacks, the data and all else that these reach are as they were. Files that callbacks write are
+        written by each run; `overlap-train verify` compares these too, in processes of their own.
 
         Args:
             args: the positional arguments of `fit`.

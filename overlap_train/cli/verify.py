@@ -137,9 +137,8 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
 def record(directory: str, by: str, options: argparse.Namespace) -> Run:
     """Run the script by "keras" or "overlap", or overlapped with Keras's own "operations".
 
-    It has a process and a working directory of its own.
-
-    All runs in a directory have the same paths, which a script may print or write down.
+    Each run has a process and a working directory of its own. All in a directory have the same paths, which a
+    script may print or write down.
     """
     require_script(options.script)
     from overlap_train.cli.comparing import Run
