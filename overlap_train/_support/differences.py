@@ -125,9 +125,10 @@ def judge(
     unseeded = next((d for d in unclear.values() if d.decides), None)
     left_out = list(unclear.values())
     if wrong:
-        # As rounding, which grows: an epoch's validation, which ends before its hook, may show more of it.
-        first = (d for d in counted if d.order == counted[0].order and d.size <= tolerance)
-        begun = min(first, key=lambda d: d.size, default=None)
+        # As rounding, which grows. An epoch is trained before it is validated, though its hook comes behind.
+        trained = (d for d in counted if d.order == counted[0].order and "on_test" not in d.place)
+        first = next(trained, counted[0] if counted else None)
+        begun = first if first is not None and first.size <= tolerance else None
         beginning = "" if begun is None else f"; it begins with {begun.size:.1e}, {begun.place}"
         if begun is not None and not any(map(is_wrong, varying("operations"))):
             text = f"equal up to rounding, which this training magnifies: {wrong[0]}{beginning}"

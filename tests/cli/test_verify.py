@@ -134,12 +134,12 @@ def test_the_command_compares_runs_in_processes_and_directories_of_their_own(
 ):
     source = PLANTED.read_text().replace("sys.argv[2]", "('planted' if BY else 'sound')")
     marks = tmp_path / "marks"
-    # The second run of the program is the overlapped one.
+    # Every second run of the program is an overlapped one.
     by = f"""
 import os, time
 with open({str(marks)!r}, "a+") as file:
     file.write(".")
-BY = os.path.getsize({str(marks)!r}) == 2
+BY = os.path.getsize({str(marks)!r}) % 2 == 0
 """
     print_time = "\nprint(f'{time.time() - 1e9:.6f}', time.perf_counter_ns() % 1000 / 7)\n"
     (tmp_path / "here").mkdir()
@@ -423,14 +423,23 @@ def test_a_time_since_a_start_differs_by_as_much_as_in_two_runs_of_keras(later_s
         (0.300001, "equal up to rounding, which this training magnifies: {}; with Keras's own operations"),
     ],
 )
-@pytest.mark.parametrize("in_one_epoch", [False, True])
-def test_where_rounding_began_that_grew_is_said(with_own, said, in_one_epoch):
+@pytest.mark.parametrize("last", ["epoch 2, on_epoch_end loss", "epoch 1, on_test_end loss"])
+def test_where_rounding_began_that_grew_is_said(with_own, said, last):
     losses = {"keras": (0.4, 0.3), "overlap": (0.400001, 0.31), "operations": (0.4, with_own)}
-    runs = {by: _with_losses(0.5, *([each[::-1]] if in_one_epoch else each)) for by, each in losses.items()}
+    runs = {by: _with_losses(*each) for by, each in losses.items()}
+    if "test" in last:  # the validation of an epoch, whose hook comes before that with the training's loss
+        for run, (trained, validated) in zip(runs.values(), losses.values(), strict=True):
+            test = ("on_test_end", None, {"loss": validated})
+            run.calls[0].hooks = [test, ("on_epoch_end", 0, {"loss": trained})]
     text = judge(1e-4, runs["keras"], runs["overlap"], runs.get)[0].text
-    at, begun = (2, "2, on_epoch_end mae") if in_one_epoch else (3, "2, on_epoch_end loss")
-    grown = f"fit, epoch {at}, on_epoch_end loss: 0.3 by Keras, 0.31 overlapped"
-    assert text.startswith(said.format(f"{grown}; it begins with 2.5e-06, fit, epoch {begun}"))
+    grown = f"fit, {last}: 0.3 by Keras, 0.31 overlapped"
+    assert text.startswith(said.format(f"{grown}; it begins with 2.5e-06, fit, epoch 1, on_epoch_end loss"))
+
+
+def test_rounding_beside_another_learning_rate_is_not_where_that_began():
+    runs = {by: _with_losses((0.4, mae)) for by, mae in (("keras", 0.3), ("operations", 0.3))}
+    runs["overlap"] = _with_losses((0.5, 0.300001))
+    assert judge(1e-4, runs["keras"], runs["overlap"], runs.get)[0].value == "different"
 
 
 GRAPH = "Error: Graph execution error:\n\nDetected at node {0} defined at\n{1}\nrow 1 [[{{{{node {0}}}}}]]"

@@ -15,12 +15,7 @@ ROOT = Path(overlap_train.__file__).parent
 
 DOORS = {
     "keras.src": set(),  # `_keras/names.py` alone imports from it, by the names in its table
-    "tensorflow.python": {
-        "_keras/",
-        "_inspection/effects.py",
-        "_inspection/graph.py",
-        "parallel/cluster.py",
-    },
+    "tensorflow.python": {"_keras/", "_inspection/effects.py", "_inspection/graph.py", "parallel/cluster.py"},
 }
 
 

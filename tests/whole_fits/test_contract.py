@@ -243,12 +243,7 @@ def unsupervised():
     return model
 
 
-ALONE = {
-    "array": ROWS,
-    "tensor": tf.constant(ROWS),
-    "a tuple of one": (ROWS,),
-    "inputs by name": {"a": ROWS},
-}
+ALONE = {"array": ROWS, "tensor": tf.constant(ROWS), "a tuple of one": (ROWS,), "inputs by name": {"a": ROWS}}
 
 
 @pytest.mark.by_default("inputs by name")
