@@ -190,6 +190,10 @@ def test_autotune_is_off_unless_the_user_decided():
     chosen.deterministic = False
     assert without_autotune(rows().with_options(chosen)).options().deterministic is False
     assert without_autotune("not a dataset") == "not a dataset"
+    given = rows()
+    one, other = without_autotune(given), without_autotune(given)
+    assert one._variant_tensor is other._variant_tensor, "TensorFlow would optimize it anew for each fit"
+    assert one._inputs() == [given]
 
 
 def test_the_files_of_caches_are_told_wherever_they_are_in_a_pipeline(tmp_path):
