@@ -1,7 +1,7 @@
 """`overlap-train verify train.py`: whether a script has the results of Keras when its `fit` is overlapped.
 
 The script runs twice in fresh processes with the same seeds, by Keras and overlapped, each in a copy of the
-working directory. Where the two differ, Keras runs once more: what differs between two runs of Keras, such as
+working directory. Where the two differ, each may run again: what differs between two runs of Keras, such as
 a measured time, says nothing. If that leaves nothing to tell, both run with TensorFlow's operations made to
 repeat.
 """
