@@ -96,7 +96,7 @@ def unseeded_draws(dataset: Any) -> list[str]:
             if not hasattr(stage, "_reshuffle_each_iteration"):
                 draws.append("Dataset.random")
             else:
-                draws.append(_A_SHUFFLE if stage._reshuffle_each_iteration else f"{_A_SHUFFLE} once")
+                draws.append(_A_SHUFFLE if is_reordering(stage) else f"{_A_SHUFFLE} once")
         draws += [node.op for node in function_nodes(stage) if is_unseeded(node)]
     return draws
 

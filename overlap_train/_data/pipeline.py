@@ -16,7 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from overlap_train._data.batches import prepare, size_bytes
-from overlap_train._data.pipeline_facts import looked_up_once, without_autotune
+from overlap_train._data.pipeline_facts import looked_up_once, unwrapped, without_autotune
 from overlap_train._inspection.effects import find_effects, is_kept
 from overlap_train._inspection.graph import nodes_of, python_function
 from overlap_train._inspection.tables import find_tables
@@ -125,7 +125,7 @@ def reads_files(dataset: Any) -> bool:
     """Whether each pass over a pipeline reads files anew, as it does not below a `cache`."""
     left = [dataset]
     while left:
-        stage = left.pop()
+        stage = unwrapped(left.pop())
         if isinstance(stage, tf.data.Dataset) and type(stage).__name__ != "CacheDataset":
             names = (type(stage).__name__, *(node.op for node in function_nodes(stage)))
             if any(map(_READING.fullmatch, names)):
@@ -176,7 +176,7 @@ def draws_lazily(dataset: Any) -> bool:
     eager = (*_EAGER, "_RepeatDataset") if endless else _EAGER
     left = [dataset]
     while left:
-        stage = left.pop()
+        stage = unwrapped(left.pop())
         if not is_reordering(stage) and type(stage).__name__ in eager:
             left += stage._inputs()
         elif any(map(reorders, stage._inputs())):
@@ -212,14 +212,16 @@ def keeps_more_than_variables(dataset: Any) -> bool:
 
 @looked_up_once
 def hides_a_source(dataset: Any) -> bool:
-    """Whether a function of the pipeline draws from a source that is no input of its stages.
+    """Whether the pipeline draws from a source that is no input of its stages.
 
-    That is a dataset that it has captured, an iterator, a queue, a file that is written, the clock.
+    That is a dataset that a function has captured or that says no inputs, such as the choice of
+    `choose_from_datasets`, an iterator, a queue, a file that is written, the clock.
     """
     functions = list(_functions_of(dataset))
     captured = (tensor.dtype == tf.variant for each in functions for tensor in each.captured_inputs)
     nodes = (node for each in functions for node in nodes_of(each.graph))
-    return any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
+    unknown = any(type(stage).__name__ == "_VariantDataset" for stage in stages_of(dataset))
+    return unknown or any(captured) or not all(is_kept(n.op) or _HARMLESS.fullmatch(n.op) for n in nodes)
 
 
 @looked_up_once
@@ -281,7 +283,9 @@ def python_functions(dataset: Any) -> list[Any]:
 
 
 def is_reordering(stage: tf.data.Dataset) -> bool:
-    return any(bool(getattr(stage, flag, False)) for flag in ("_reshuffle_each_iteration", "_rerandomize"))
+    # `None` is a shuffle that begins anew, too.
+    again = getattr(stage, "_reshuffle_each_iteration", False) is not False
+    return again or bool(getattr(stage, "_rerandomize", False))
 
 
 def _caches_of(dataset: Any) -> list[tf.data.Dataset]:
@@ -380,7 +384,7 @@ def stages_of(dataset: Any) -> Iterator[tf.data.Dataset]:
     """Yields a dataset and all that it is made from."""
     left, visits = [dataset], set()
     while left:
-        stage = left.pop()
+        stage = unwrapped(left.pop())
         if isinstance(stage, tf.data.Dataset) and id(stage) not in visits:
             visits.add(id(stage))
             yield stage

@@ -37,6 +37,13 @@ def looked_up_once(find: Callable[[Any], T]) -> Callable[[Any], T]:
     return look_up
 
 
+def unwrapped(dataset: Any) -> Any:
+    """Returns the pipeline that one of `tf.compat.v1.data` stands for; other data as it is."""
+    while isinstance(inner := getattr(dataset, "_dataset", None), tf.data.Dataset):
+        dataset = inner
+    return dataset
+
+
 def without_autotune(dataset: Any) -> Any:
     """Returns a pipeline with the autotune thread off, unless the user set it; other data as it is.
 
@@ -44,6 +51,7 @@ def without_autotune(dataset: Any) -> Any:
     """
     if not isinstance(dataset, tf.data.Dataset) or _sets_autotune(dataset):
         return dataset
+    dataset = unwrapped(dataset)
     untuned = copy.copy(_untuned(dataset))
     untuned._input_dataset = dataset
     facts = _facts_of(dataset)

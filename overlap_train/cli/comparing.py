@@ -26,8 +26,6 @@ from overlap_train._support.differences import (
 )
 from overlap_train.cli.contents import content_of
 
-__all__ = ["Run", "differences", "fail_alike"]
-
 _NUMBER = r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _UNIT = r"(?:[mnuµ]?s|secs?|seconds?|mins?(?! ?[:=]? ?[-\d.])|minutes?|hr?s?|hours?)"
 _TIME = rf"{_NUMBER} ?(?:{_UNIT}(?:/\w+)?|[a-z]*/s(?:ec)?)(?!\w)"

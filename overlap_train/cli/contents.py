@@ -21,8 +21,6 @@ import numpy as np
 
 from overlap_train.records import TIMELINE
 
-__all__ = ["content_of"]
-
 _LARGEST_TEXT = 100_000_000  # bytes
 _PACKED = {b"\x1f\x8b": gzip.decompress, b"BZh": bz2.decompress, b"\xfd7zXZ": lzma.decompress}
 _OF_NUMPY = ("_reconstruct", "_frombuffer", "scalar", "ndarray", "dtype")

@@ -38,8 +38,6 @@ from overlap_train.records import FitAccount
 from overlap_train.routing import Routing
 from overlap_train.trainer import Trainer
 
-__all__ = ["main"]
-
 
 class _RefusedError(BaseException):
     """A script's training cannot be done by Keras. No `except Exception` of the script holds it up."""

@@ -27,8 +27,6 @@ from overlap_train.cli.script import add_script, require_script
 if TYPE_CHECKING:  # which imports NumPy
     from overlap_train.cli.comparing import Run
 
-__all__ = ["PREFIX", "add_arguments", "judge", "record", "require_comparable", "run"]
-
 PREFIX = "overlap-train-"  # of the directory for the copies
 _SHOWN = 5  # differences
 _LARGEST_GIB = 4

@@ -10,15 +10,7 @@ import pytest
 import tensorflow as tf
 
 from overlap_train import CheckpointPolicy, Trainer, ValidationPolicy
-from overlap_train._checkpoint import container
-from overlap_train._checkpoint.content import (
-    StartPoint,
-    as_checkpoint,
-    plain_logs,
-    require_storable,
-    specs_of,
-    take_apart,
-)
+from overlap_train._checkpoint import container, content
 from overlap_train._data.cursor import CursorState
 from overlap_train._inspection.traced import TracedFunction
 from overlap_train._snapshot import ModelState, StateVariable
@@ -37,10 +29,10 @@ def state():
 
 def through_file(state):
     """Returns a checkpoint of the present values as it comes out of its file."""
-    point = StartPoint(1, 10, False, {}, CursorState(1, 2, False))
+    point = content.StartPoint(1, 10, False, {}, CursorState(1, 2, False))
     python = {"files": (), "configuration": {}, "callbacks": []}
-    pieces = container.encode(as_checkpoint(point, state.read(), python, {}))
-    return take_apart(container.decode(b"".join(pieces)), state, lambda state, configuration: None)
+    pieces = container.encode(content.as_checkpoint(point, state.read(), python, {}))
+    return content.take_apart(container.decode(b"".join(pieces)), state, lambda state, configuration: None)
 
 
 def captured(value, dtype, **options):
@@ -54,8 +46,8 @@ def captured(value, dtype, **options):
 @pytest.mark.parametrize("value", [1.0, [1.0, 0.0], [[1.0]], []], ids=str)
 def test_values_of_any_number_come_back_whatever_their_shape(dtype, value):
     state, variable = captured(value, dtype)
-    require_storable(state.variables)
-    assert dtype in {kind.name for _, kind in specs_of(state)}
+    content.require_storable(state.variables)
+    assert dtype in {kind.name for _, kind in content.specs_of(state)}
     saved = through_file(state)
     before = variable.numpy()
     variable.assign(tf.cast(tf.zeros_like(value), dtype))
@@ -68,17 +60,17 @@ def test_values_of_any_number_come_back_whatever_their_shape(dtype, value):
 def test_what_is_no_number_is_refused_by_name(dtype):
     state = [StateVariable("text", (None,), tf.as_dtype(dtype), tf.TensorShape(()))]
     with pytest.raises(ValueError, match=f"the variable 'text', which holds values of the type {dtype}"):
-        require_storable(state)
+        content.require_storable(state)
 
 
 @pytest.mark.parametrize("shape", [[None], None], ids=str)
 def test_a_variable_with_an_open_shape_has_been_of_another_size(shape):
     state, variable = captured([1.0], "float32", shape=tf.TensorShape(shape))
-    specs = specs_of(state)
+    specs = content.specs_of(state)
     variable.assign([1.0, 2.0, 3.0])
     saved = through_file(state)
     variable.assign([1.0])
-    assert specs_of(state) == specs
+    assert content.specs_of(state) == specs
     state.restore(saved.values)
     assert variable.numpy().tolist() == [1.0, 2.0, 3.0]
 
@@ -87,7 +79,7 @@ def test_logs_are_what_json_has():
     plain = {"steps": 3, "flag": True, "none": None, "text": "a"}
     numbers = {"loss": np.float32(2), "tensor": tf.constant(2.0), "small": tf.constant(2.0, tf.bfloat16)}
     others = {"array": np.zeros(2), "object": object()}
-    assert plain_logs(plain | numbers | others) == plain | dict.fromkeys(numbers, 2.0)
+    assert content.plain_logs(plain | numbers | others) == plain | dict.fromkeys(numbers, 2.0)
 
 
 X, Y = arrays(40)

@@ -11,16 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from overlap_train._data import pipeline
 from overlap_train._data.iterator_feed import IteratorFeed
-from overlap_train._data.pipeline import (
-    cache_files,
-    is_asked_for_its_end,
-    is_repeatable,
-    keeps_more_than_variables,
-    keeps_state,
-    prepared_batches,
-    reorders,
-)
+from overlap_train._data.pipeline import is_repeatable, keeps_more_than_variables, keeps_state, reorders
 from overlap_train._data.pipeline_facts import without_autotune
 from overlap_train._keras.data import recognize
 from tests.data.sources import make
@@ -199,11 +192,11 @@ def test_autotune_is_off_unless_the_user_decided():
 def test_the_files_of_caches_are_told_wherever_they_are_in_a_pipeline(tmp_path):
     one, other = str(tmp_path / "one"), str(tmp_path / "other")
     rows = tf.data.Dataset.range(8)
-    assert cache_files(rows.cache()) == frozenset()
-    assert cache_files(rows.cache(one).take(2).batch(1).cache()) == {one}
+    assert pipeline.cache_files(rows.cache()) == frozenset()
+    assert pipeline.cache_files(rows.cache(one).take(2).batch(1).cache()) == {one}
     both = tf.data.Dataset.zip(rows.cache(one), rows.cache(tf.constant(other)).shuffle(3))
-    assert cache_files(prepared_batches(both.batch(2), None)) == {one, other}
-    assert cache_files((np.zeros(2),)) == cache_files(None) == frozenset()
+    assert pipeline.cache_files(pipeline.prepared_batches(both.batch(2), None)) == {one, other}
+    assert pipeline.cache_files((np.zeros(2),)) == pipeline.cache_files(None) == frozenset()
 
 
 def forbidden(dataset):
@@ -230,7 +223,7 @@ def _is_small(row):
 def test_a_repeated_shuffle_is_begun_ahead_as_keras_has_it(make, expected):
     """By a stage that draws one batch ahead: then the next order is drawn behind the last batch of a pass."""
     given = make(rows())
-    prepared = prepared_batches(given, None)
+    prepared = pipeline.prepared_batches(given, None)
     (stage,) = prepared._inputs()
     assert (type(prepared).__name__, stage is given) == ("_OptionsDataset", not expected)
     assert type(stage).__name__ == "_PrefetchDataset" or not expected
@@ -248,15 +241,16 @@ def test_a_repeated_shuffle_is_begun_ahead_as_keras_has_it(make, expected):
     ],
 )
 def test_a_cache_is_asked_for_its_end_that_does_not_know_its_length(make, expected):
-    assert is_asked_for_its_end(make(rows())) is expected
+    assert pipeline.is_asked_for_its_end(make(rows())) is expected
 
 
+@pytest.mark.parametrize("kind", [tf.data.Dataset, tf.compat.v1.data.Dataset])
 @pytest.mark.parametrize("used", [lambda d: None, without_autotune, lambda d: list(without_autotune(d))])
-def test_a_pipeline_goes_when_its_user_lets_go_of_it(used):
+def test_a_pipeline_goes_when_its_user_lets_go_of_it(used, kind):
     gc.collect()
     gc.disable()
     try:
-        dataset = rows().batch(3)
+        dataset = kind.from_tensor_slices(ROWS).batch(3)
         used(dataset)
         gone = weakref.ref(dataset)
         del dataset

@@ -137,12 +137,25 @@ def one_iterator_for_both():
     return {"x": added(slices(), iterator), "validation_data": added(held(), iterator), "callbacks": []}
 
 
+def one_choice_for_both():  # which no stage names as its input
+    which = Dataset.range(2).shuffle(2, seed=3).repeat(len(X))
+    rows = Dataset.choose_from_datasets([slices(), slices()], which)
+    data = rows.apply(tf.data.experimental.assert_cardinality(2 * len(X))).batch(7)
+    return {"x": data, "validation_data": data, "callbacks": []}
+
+
+def one_old_shuffle_for_both():  # whose stages are wrapped up, and say nothing of shuffling anew
+    data = tf.compat.v1.data.Dataset.from_tensor_slices((X, Y)).shuffle(len(X), 2).batch(7)
+    return {"x": data, "validation_data": data, "validation_steps": 2, "callbacks": []}
+
+
 def an_iterator_and_rollbacks():
     return {"x": added(slices(), sevenths())}
 
 
 CAPTURED = [a_captured_shuffle, a_captured_generator, a_variable_that_a_callback_sets]
 CAPTURED += [a_validation_that_draws, one_generator_for_both, one_iterator_for_both]
+CAPTURED += [one_choice_for_both, one_old_shuffle_for_both]
 CAPTURED += [an_iterator_and_rollbacks, the_global_generator, the_global_seeds_of_keras, a_cache_of_draws]
 
 
