@@ -119,7 +119,7 @@ def _named_in(function: Any) -> list[Any]:
 
 def _array(value: Any) -> Any:
     """Return a copy as an array of a type that NumPy stores; of fewer bits than it knows as float32."""
-    array = np.array(value)
+    array = np.array(np.asarray(value))  # TensorFlow's tensors warn where NumPy asks them for a copy
     return array if array.dtype.kind in "?biufcSU" else array.astype(np.float32)
 
 

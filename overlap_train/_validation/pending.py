@@ -163,12 +163,12 @@ class PendingEpoch:
 
     def _unfinished(self) -> str:
         """Says what a wait was in vain for, and what to look at."""
-        names = [repr(each.name) for each in self.validations if each.name and not each.ready()]
-        of = f" of {' and '.join(names)}" if names else ""
-        count = sum(not future.done() for future in self.shards)
+        late = [each for each in self.validations if not each.ready()]
+        done = [future.done() for each in late for future in each.shards]
+        names = " and ".join(repr(each.name) for each in late if each.name) or "the validation"
         return (
-            f"{count} of {len(self.shards)} parts{of} were not done; look for what the data or the function "
-            "waits for"
+            f"{done.count(False)} of {len(done)} parts of {names} were not done; look for what the data or "
+            "the function waits for"
         )
 
     def leave_out(self) -> None:

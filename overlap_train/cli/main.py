@@ -39,7 +39,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         unknown = re.search(r"unrecognized arguments: ([^\s=]+)|invalid choice: '([^']*)'", message)
         word = (unknown[1] or unknown[2]).lower() if unknown else ""
-        close = difflib.get_close_matches(word, sorted(self.words), cutoff=0.7)
+        close = difflib.get_close_matches(word, sorted(self.words - {word}), cutoff=0.7)
         super().error(f"{message}; did you mean {' or '.join(close)}?" if close else message)
 
 

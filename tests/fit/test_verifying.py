@@ -79,6 +79,7 @@ def verified(trainer, x=X, y=Y, **arguments):
     return trainer.verify(x, y, epochs=2, validation_data=VALIDATION, **batch_size, **arguments)
 
 
+@pytest.mark.filterwarnings("error:__array__:DeprecationWarning:overlap_train.*")
 def test_equal_fits_leave_everything_as_it_was_and_print_nothing(capsys, tmp_path):
     model = pools.sequential()
     callback = Remembers(model)

@@ -153,9 +153,8 @@ def an_iterator_and_rollbacks():
     return {"x": added(slices(), sevenths())}
 
 
-CAPTURED = [a_captured_shuffle, a_captured_generator, a_variable_that_a_callback_sets]
-CAPTURED += [a_validation_that_draws, one_generator_for_both, one_iterator_for_both]
-CAPTURED += [one_choice_for_both, one_old_shuffle_for_both]
+CAPTURED = [a_captured_shuffle, a_captured_generator, a_variable_that_a_callback_sets, one_choice_for_both]
+CAPTURED += [a_validation_that_draws, one_generator_for_both, one_iterator_for_both, one_old_shuffle_for_both]
 CAPTURED += [an_iterator_and_rollbacks, the_global_generator, the_global_seeds_of_keras, a_cache_of_draws]
 
 
