@@ -163,9 +163,9 @@ def _require_findable(request: FitRequest, drawing: Mapping[str, StreamedBatches
         findable, python = findable and feed.rewindable, ""
     if not findable:
         raise ValueError(
-            f"resume needs data whose position can be found again: arrays{python} "
-            "or a tf.data.Dataset without Python functions and state that no variable holds (Hugging Face's "
-            "to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it); this data has one"
+            f"resume needs data whose position can be found again: arrays{python} or a tf.data.Dataset "
+            "without Python functions and state that no variable holds; this data has one or the other "
+            "(Hugging Face's to_tf_dataset(shuffle=True) needs keras.utils.set_random_seed before it)"
         )
 
 

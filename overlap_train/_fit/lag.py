@@ -113,7 +113,7 @@ class LagControl:
         if not self._has_warned:
             self._has_warned = True
             reason = Reason.of("overlap-slow", f"the training leaves {left:.2f} of a core idle")
-            self._say(f"{_IN_STEP} from epoch {epoch + 1} on while that is below {_LEAST_CORES:g}: {reason}")
+            self._say(f"{_IN_STEP} from epoch {epoch + 1} on until {_LEAST_CORES:g} cores are idle: {reason}")
         return True
 
     def delivered(self, *, rolled_back: bool) -> None:

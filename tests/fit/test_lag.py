@@ -50,7 +50,7 @@ def test_runs_ahead_again_once_cores_are_idle_and_says_it_once():
     train(idle, 1.9)
     assert lag.wants_alone(3, 1)
     assert said == [
-        "validating in step with the training from epoch 1 on while that is below 0.5: "
+        "validating in step with the training from epoch 1 on until 0.5 cores are idle: "
         + str(Reason.of("overlap-slow", "the training leaves 0.10 of a core idle"))
     ]
 
