@@ -30,8 +30,9 @@ from overlap_train.options.threads import available_cores, splits_pay, splits_wo
 _HEAVY_FLOP = 1e8
 _FIXED_SPLITS = 4  # of a process whose results must not depend on its cores: as many as two cores get
 # Up to this many, a step spends its time on starting operations, of which XLA starts one; compiling takes
-# as long as some thousand steps save (docs/results/2026-11-24-step-cost.md).
-_TINY_FLOP, _STEPS_THAT_PAY_XLA = 1e7, 10_000
+# as long as some thousand steps save (docs/results/2026-11-24-step-cost.md). A time step of a recurrent layer
+# counts as one; its loops are compiled for as long as some 30,000 of them save (2026-12-01-recurrent.md).
+_TINY_FLOP, _STEPS_THAT_PAY_XLA, _TIME_STEPS_THAT_PAY_XLA = 1e7, 10_000, 30_000
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def make_execution(task: Task, plan: ExecutionPlan, message: Callable[[str], Non
     loop_key = key, way, by_request, getattr(task.feed, "num_samples", None) if way.jit else None
     loop = traces.get(loop_key, build)
     loop.splits = way.splits
-    fast = "" if task.kernels is None else f", fast {', '.join(task.kernels.names)}"
+    fast = "" if task.kernels is None or way.jit else f", fast {', '.join(task.kernels.names)}"
     loop.plan = f"{way}{fast}"
     loop.description = f"{loop.name}, {loop.plan}" + (f", {fixed} steps a call" if fixed else "")
     return loop, pace
@@ -131,13 +132,27 @@ def _gains_from_splits(task: Task) -> bool:
     """Whether parts of a batch surely gain from cores of their own; a recurrent layer's are too small."""
     layers = keras_models.flat_layers(task.model)
     heavy = _arithmetic(task) > _HEAVY_FLOP or any("Conv" in type(layer).__name__ for layer in layers)
-    return heavy and not _is_recurrent(task.model) and not find_obstacle(task.model, task.feed.element_spec)
+    return (
+        heavy and not _recurrent_layers(task.model) and not find_obstacle(task.model, task.feed.element_spec)
+    )
 
 
 def _pays_for_xla(task: Task) -> bool:
-    """Whether the run is long enough, and its steps small enough."""
-    long = task.total_steps is not None and task.total_steps >= _STEPS_THAT_PAY_XLA
-    return long and not _is_recurrent(task.model) and _arithmetic(task) <= _TINY_FLOP
+    """Whether the run is long enough, and its steps, or those in time, small enough."""
+    if task.total_steps is None or not isinstance(task.feed, ArrayFeed):
+        return False
+    length, enough, flop = 1, _STEPS_THAT_PAY_XLA, 0.0
+    for layer in _recurrent_layers(task.model):
+        if layer.unroll:
+            return False  # each time step would be compiled by itself
+        length, enough = _sequence_length(task.feed), _TIME_STEPS_THAT_PAY_XLA
+        flop += 4.0 * task.feed.batch_size * layer.count_params()  # products within its loops
+    return task.total_steps * length >= enough and flop + _arithmetic(task) / length <= _TINY_FLOP
+
+
+def _sequence_length(feed: Feed) -> int:
+    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(feed.element_spec)[0])
+    return max((spec.shape[1] or 1 for spec in x if spec.shape.rank > 1), default=1)
 
 
 def _arithmetic(task: Task) -> float:
@@ -145,8 +160,8 @@ def _arithmetic(task: Task) -> float:
     return arithmetic(task.step.traced.graph, task.feed.full_batch or 32) if task.step.traced else 0.0
 
 
-def _is_recurrent(model: keras.Model) -> bool:
-    return any(isinstance(layer, keras.layers.RNN) for layer in keras_models.flat_layers(model))
+def _recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
+    return [layer for layer in keras_models.flat_layers(model) if isinstance(layer, keras.layers.RNN)]
 
 
 def make_loop(feed: Feed, step: Step) -> Loop:
@@ -155,7 +170,7 @@ def make_loop(feed: Feed, step: Step) -> Loop:
 
 
 def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:
-    around, feed = _around(task, way.splits), task.feed
+    around, feed = _around(task, way), task.feed
     if way.splits > 1:
         return make_loop(feed, task.step.using(SplitStep(task.model, way.splits, task.function, around)))
     function = around(task.function)
@@ -172,12 +187,12 @@ def _build(task: Task, way: _Way, *, by_request: bool) -> Loop:
     return make_loop(feed, step)
 
 
-def _around(task: Task, splits: int) -> Callable[[StepFunction], StepFunction]:
+def _around(task: Task, way: _Way) -> Callable[[StepFunction], StepFunction]:
     """Return what puts a batch's function on the kernels and under the strategy."""
     # The loop keeps it, so it must not hold the task, which holds the data.
     rows = task.feed.full_batch
-    part_rows = None if rows is None else -(-rows // splits)
-    kernels, outer = task.kernels, task.settings.around()
+    part_rows = None if rows is None else -(-rows // way.splits)
+    kernels, outer = None if way.jit else task.kernels, task.settings.around()
 
     def around(function: StepFunction) -> StepFunction:
         return outer(function if kernels is None else kernels.around(function, part_rows))

@@ -3,9 +3,9 @@
 Conv2D runs on `overlap_train.conv`, whose kernels are timed against TensorFlow's for each shape;
 DepthwiseConv2D takes the gradient of its filters from there, where they are many or larger than 3×3;
 BatchNormalization and Adam run on TensorFlow's fused operations, where Keras composes them of a dozen or two
-that each go through the whole batch or all weights; LSTM and GRU in loops of fewer operations. They compute
-the same in another order, so results differ by rounding. Layers and the optimizer are unchanged afterwards,
-and for other threads at any time. A layer whose `call` is a user's `tf.function` keeps its first trace.
+that each go through the whole batch or all weights. They compute the same in another order, so results differ
+by rounding. Layers and the optimizer are unchanged afterwards, and for other threads at any time. A layer
+whose `call` is a user's `tf.function` keeps its first trace.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ import tensorflow as tf
 
 from overlap_train._keras import models as keras_models
 from overlap_train._keras import optimizers as keras_optimizers
-from overlap_train._training.recurrent import is_stock_recurrence, recur
 from overlap_train.conv import library, operation, selection
 from overlap_train.conv.acceleration import stock_convolutions
 from overlap_train.conv.convolution import DepthwiseConvolution, may_run_natively
@@ -112,7 +111,6 @@ def find_kernels(
     if (swaps or not long or weights >= _MANY_WEIGHTS) and _is_stock_adam(optimizer):
         swaps["Adam"] = [(optimizer, "update_step", lambda _: _adam(optimizer))]
     if not long:
-        swaps.pop("recurrence", None)
         updates = len(model.trainable_variables) if "Adam" in swaps else 0
         if updates + len(swaps.get("normalization", ())) < MANY_PARTS:
             return None
@@ -126,14 +124,12 @@ def steps_that_pay_timing(model: keras.Model) -> int:
 
 def _layers(model: keras.Model, *, build: bool) -> dict[str, list[_Swap]]:
     layers = keras_models.flat_layers(model)
-    recurrent = [layer for layer in layers if isinstance(layer, keras.layers.RNN)]
     # Keras's own has another second derivative, which a gradient penalty in the loss would take: the variance
     # of `tf.nn.moments` is that around a constant.
     of_first_order = layers if keras_models.is_stock_method(model.compute_loss) else ()
     normalizing = filter(_is_stock_normalization, of_first_order)
     methods: dict[str, tuple[Iterable[keras.Layer], str, Callable[[Any, int | None], _Call]]] = {
         "normalization": (normalizing, "call", lambda it, _: _normalization(it)),
-        "recurrence": (filter(is_stock_recurrence, recurrent), "inner_loop", lambda it, _: recur(it)),
     }
     if build or library.is_built():
         slow = filter(has_slow_gradient, layers)

@@ -65,7 +65,23 @@ def find_xla_obstacle(model: keras.Model, feed: Feed) -> str | None:
             return "XLA's convolutions on a CPU are several times slower"
         if draws_random_numbers(layer):
             return f"XLA draws other random numbers for {layer.name!r}"
+    if _may_exceed_tables(model, feed):
+        return "XLA takes another row or NaN for an index out of range, which is an error"
     return None
+
+
+def _may_exceed_tables(model: keras.Model, feed: ArrayFeed) -> bool:
+    """Whether an input may be no row of an embedding, or a label no class."""
+    x, y, _ = keras.utils.unpack_x_y_sample_weight(feed.tensors)
+    layers = keras_models.flat_layers(model)
+    tables = [layer.input_dim for layer in layers if isinstance(layer, keras.layers.Embedding)]
+    limits = [(indices, min(tables)) for indices in keras.tree.flatten(x) if tables]
+    for labels, outputs in zip(keras.tree.flatten(y), model.outputs, strict=False):
+        if labels is not None and labels.shape[1:] != outputs.shape[1:] and outputs.shape[-1] != 1:
+            limits.append((labels, outputs.shape[-1]))
+    if feed.preprocess is not None:
+        return bool(limits)
+    return not all(indices.numpy().min() >= 0 and indices.numpy().max() < end for indices, end in limits)
 
 
 def compiled_loop(

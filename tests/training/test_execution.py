@@ -172,6 +172,58 @@ def test_a_long_run_of_tiny_steps_is_compiled_by_xla_and_trains_as_keras_does(mo
     assert "no XLA" in brief.messages[-1]
 
 
+def reader(kind="LSTM", units=4, **options):
+    """Returns a model of the words of `texts`, of which 0 is padding."""
+    keras.utils.set_random_seed(7)
+    embedding = keras.layers.Embedding(20, 6, mask_zero=True)
+    recurrent = getattr(keras.layers, kind)(units, **options)
+    model = keras.Sequential([keras.Input((12,)), embedding, recurrent, keras.layers.Dense(4)])
+    model.compile("adam", networks.crossentropy(), metrics=["accuracy"])
+    return model
+
+
+def texts(rows=64):
+    x, y = networks.arrays(rows)
+    return np.clip(x * 4 + 10, 0, 19).astype("int32"), y
+
+
+@pytest.mark.nightly
+@pytest.mark.default_options
+@pytest.mark.cpu_only("Keras asks cuDNN for LSTM and GRU on a GPU")
+@pytest.mark.parametrize(
+    ("kind", "options", "enough", "is_compiled"),
+    [
+        ("LSTM", {}, 50, True),
+        ("GRU", {"go_backwards": True}, 50, True),
+        ("SimpleRNN", {}, 50, True),
+        ("LSTM", {}, 100, False),
+        ("LSTM", {"units": 400}, 50, False),
+        ("LSTM", {"unroll": True}, 50, False),
+        ("LSTM", {"dropout": 0.1}, 50, False),
+    ],
+)
+def test_a_long_run_of_tiny_time_steps_is_compiled_too(monkeypatch, kind, options, enough, is_compiled):
+    monkeypatch.setattr(execution, "_TIME_STEPS_THAT_PAY_XLA", enough)
+    arguments = {"batch_size": 20, "epochs": 2, "verbose": 0, "shuffle": False}
+    expected, trainer = reader(kind, **options), Trainer(reader(kind, **options))
+    history = expected.fit(*texts(), **arguments).history
+    networks.assert_same_history(trainer.fit(*texts(), **arguments).history, history, rtol=1e-4)
+    assert ("no splits, XLA" in trainer.messages[-1]) == is_compiled
+
+
+@pytest.mark.parametrize(("what", "value"), [("x", 20), ("x", -1), ("y", 4), ("y", -1), (None, None)])
+def test_xla_is_not_chosen_where_an_index_out_of_range_would_be_no_error(what, value):
+    x, y = texts()
+    if what is not None:
+        {"x": x, "y": y}[what][5] = value
+    data = recognize(x, y, batch_size=32, shuffle=True)
+    for preprocess in (None, lambda x, y: (x, y)):
+        feed = make_feed(data, lambda size: True, preprocess)
+        obstacle = find_xla_obstacle(reader(), feed)
+        is_sure = what is None and preprocess is None
+        assert obstacle is None if is_sure else "out of range" in obstacle
+
+
 @pytest.mark.nightly
 @pytest.mark.default_options
 def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):

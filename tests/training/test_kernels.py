@@ -106,31 +106,6 @@ def depthwise():
     return sequence(keras.Input((6, 6, 2)), *layers, keras.layers.Dense(networks.CLASSES))
 
 
-@seeded
-def recurrent():
-    layers = [
-        *(keras.layers.Reshape((6, 2)), keras.layers.Masking()),
-        keras.layers.Bidirectional(keras.layers.LSTM(5, return_sequences=True, dropout=0.25)),
-        keras.layers.GRU(6, return_sequences=True, trainable=False),
-        keras.layers.GRU(4, kernel_regularizer="l2", bias_constraint="max_norm"),
-    ]
-    return sequence(keras.Input((12,)), *layers, keras.layers.Dense(networks.CLASSES))
-
-
-@seeded
-def briefly_recurrent():
-    layers = [keras.layers.LSTM(3, return_sequences=True, dropout=0.25), keras.layers.GRU(4)]
-    masked = keras.layers.Reshape((6, 2)), keras.layers.Masking()
-    return sequence(keras.Input((12,)), *masked, *layers, keras.layers.Dense(networks.CLASSES))
-
-
-def padded():
-    x, y = networks.arrays(96)
-    x[::3, 6:] = 0.0
-    x[5] = 0.0  # masked throughout
-    return x, y
-
-
 def images(rows=24):
     return RNG.normal(size=(rows, 6, 6, 2)).astype("float32"), RNG.integers(0, networks.CLASSES, rows)
 
@@ -143,15 +118,13 @@ TRAINED = {
     "iterator": (network, ARRAYS, {"loop": "iterator"}, FAST),
     "in parts": (convolution, ARRAYS, {"batch_splits": 3}, "3 splits, no XLA, fast convolution"),
     "sparse gradients": (looking_up, TOKENS, {}, "fast Adam"),
-    "recurrent": (recurrent, padded(), {}, "fast recurrence"),
-    "briefly recurrent": (briefly_recurrent, padded(), {}, "fast recurrence"),
     "depthwise": pytest.param(depthwise, images(40), {}, "depthwise convolution", marks=needs_library),
 }
 
 
 @pytest.mark.cpu_only("the fast operations are for CPUs")
 @pytest.mark.parametrize(("make", "data", "plan", "said"), TRAINED.values(), ids=TRAINED)
-@pytest.mark.by_default("sparse gradients", "briefly recurrent")
+@pytest.mark.by_default("sparse gradients")
 def test_training_on_fast_kernels_is_that_of_keras(make, data, plan, said):
     validation = tuple(part[:20] for part in data)
     arguments = {"batch_size": 32, "epochs": 2, "verbose": 0, "validation_data": validation}
