@@ -1,7 +1,4 @@
-"""What a step of a recurrent layer costs with and without XLA.
-
-`python -m scripts.bench.step_cost KIND UNITS ROWS LENGTH FEATURES`, such as `LSTM 32 64 64 32`.
-"""
+"""What a step costs with and without XLA: `step_cost KIND UNITS ROWS LENGTH FEATURES`, as in `LSTM 32 64 64 32`."""
 
 import statistics
 import sys
@@ -12,7 +9,7 @@ import numpy as np
 
 import overlap_train
 
-_STEPS, _ROUNDS = 100, 5
+_STEPS = 100
 
 
 def main(kind: str, units: int, rows: int, length: int, features: int) -> None:
@@ -24,16 +21,13 @@ def main(kind: str, units: int, rows: int, length: int, features: int) -> None:
         model = keras.Sequential([keras.Input(x.shape[1:]), *layers])
         model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
         trainers.append(overlap_train.Trainer(model, execution=overlap_train.ExecutionPlan(jit=jit)))
-    for trainer, seconds in (1 + _ROUNDS) * [*zip(trainers, times, strict=True)]:
+    for trainer, seconds in 6 * [*zip(trainers, times, strict=True)]:
         began = time.perf_counter(), time.process_time()
         trainer.fit(x, y, batch_size=rows, verbose=0)
         seconds.append((time.perf_counter() - began[0], time.process_time() - began[1]))
     for name, (first, *others) in zip(("TensorFlow", "XLA"), times, strict=True):
-        wall, cpu = (statistics.median(each) for each in zip(*others, strict=True))
-        ms = 1000 / _STEPS
-        print(
-            f"{name}: {ms * wall:.2f} ms, {ms * cpu:.2f} of CPU; the first fit {first[0] - wall:.1f} s longer"
-        )
+        wall, cpu = (1000 / _STEPS * statistics.median(each) for each in zip(*others, strict=True))
+        print(f"{name}: {wall:.2f} ms, {cpu:.2f} of CPU; first fit {first[0]:.1f} s")
 
 
 if __name__ == "__main__":
