@@ -152,7 +152,7 @@ def _pays_for_xla(task: Task) -> bool:
 
 def _sequence_length(feed: Feed) -> int:
     x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(feed.element_spec)[0])
-    return max((spec.shape[1] or 1 for spec in x if spec.shape.rank > 1), default=1)
+    return max((spec.shape[1] or 1 for spec in x if (spec.shape.rank or 0) > 1), default=1)
 
 
 def _arithmetic(task: Task) -> float:

@@ -78,7 +78,7 @@ def _may_exceed_tables(model: keras.Model, feed: ArrayFeed) -> bool:
     limits = [(indices, min(tables)) for indices in keras.tree.flatten(x) if tables]
     for labels, outputs in zip(keras.tree.flatten(y), model.outputs, strict=False):
         if labels is not None and labels.shape[1:] != outputs.shape[1:] and outputs.shape[-1] != 1:
-            limits.append((labels, outputs.shape[-1]))
+            limits.append((labels, outputs.shape[-1] or 0))
     if feed.preprocess is not None:
         return bool(limits)
     return not all(indices.numpy().min() >= 0 and indices.numpy().max() < end for indices, end in limits)
