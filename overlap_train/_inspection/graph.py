@@ -6,10 +6,13 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import keras
 import tensorflow as tf
 from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 from tensorflow.python.data.util.structure import get_flat_tensor_shapes, get_flat_tensor_types
@@ -106,6 +109,21 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
         for node in function.node_def:
             if node.op not in functions:
                 yield node.op, node.name, None
+
+
+def custom_operations(graph: Any) -> Iterator[Any]:
+    """Yield the operations of a traced step that a custom loss, metric or schedule makes, and all calls."""
+    for operation in graph.get_operations():
+        files = (frame.filename for frame in reversed(operation.traceback))
+        maker = next((file for file in files if not file.startswith(_KERAS)), _OURS)
+        if not maker.startswith(_OURS) or operation.type.endswith("PartitionedCall"):
+            yield operation
+
+
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
+_KERAS = tuple(
+    f"{Path(keras.__file__).parents[1] / name}{os.sep}" for name in ("keras", "optree", "tensorflow")
+)
 
 
 def sends_any_shape(graph: Any) -> bool:

@@ -124,8 +124,10 @@ def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
         return _Way(splits=_FIXED_SPLITS if fixed else 2 * available_cores()), False
     if fixed:
         return _Way(), True
-    may_compile = plan.jit == "auto" and plan.kernels != "fast" and _pays_for_xla(task)
-    return _Way(jit=may_compile and find_xla_obstacle(task.model, task.feed) is None), False
+    traced = task.step.traced if plan.jit == "auto" and plan.kernels != "fast" else None
+    if traced is None or not _pays_for_xla(task):
+        return _Way(), False
+    return _Way(jit=find_xla_obstacle(task.model, task.feed, traced.graph) is None), False
 
 
 def _gains_from_splits(task: Task) -> bool:
@@ -161,7 +163,8 @@ def _arithmetic(task: Task) -> float:
 
 
 def _recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
-    return [layer for layer in keras_models.flat_layers(model) if isinstance(layer, keras.layers.RNN)]
+    layers = keras_models.flat_layers(model)
+    return [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.built]
 
 
 def make_loop(feed: Feed, step: Step) -> Loop:

@@ -49,10 +49,10 @@ class ExecutionPlan:
             XLA draws other random numbers, so "auto" never compiles layers that draw. For a label or an
             index out of range it returns NaN or clamps, where TensorFlow raises.
         kernels: `"keras"` runs Keras's operations. `"fast"` runs Conv2D on `overlap_train.conv`, which is
-            built if need be, DepthwiseConv2D with its own filter gradient, BatchNormalization and Adam on
-            TensorFlow's fused operations, and LSTM and GRU in loops of fewer operations. "auto" does so on a
-            CPU in runs of 100 steps or more and in models of 40 or more such parts, and uses the
-            convolution only if that is built already. Training only; validation runs Keras's operations.
+            built if need be, DepthwiseConv2D with its own filter gradient, and BatchNormalization and Adam on
+            TensorFlow's fused operations. "auto" does so on a CPU in runs of 100 steps or more and in models
+            of 40 or more such parts, and uses the convolution only if that is built already. Training only;
+            validation runs Keras's operations.
 
     Raises:
         TypeError: a value has the wrong type.

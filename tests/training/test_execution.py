@@ -10,9 +10,10 @@ import tensorflow as tf
 
 from overlap_train import ExecutionPlan, Trainer
 from overlap_train._data.array_feed import make_feed
+from overlap_train._inspection.traced import TracedFunction
 from overlap_train._inspection.traces import Traces
 from overlap_train._keras.data import recognize
-from overlap_train._training import execution
+from overlap_train._training import execution, xla
 from overlap_train._training.execution import make_loop
 from overlap_train._training.loops import Loop
 from overlap_train._training.xla import find_xla_obstacle
@@ -129,13 +130,61 @@ def feed_for(rows=64, batch_size=32):
     return make_feed(recognize(x, y, batch_size=batch_size, shuffle=True), hold_in_memory=lambda size: True)
 
 
+def obstacle_for(model, feed):
+    return find_xla_obstacle(model, feed, TracedFunction(model.train_step, feed.element_spec).graph)
+
+
 def test_xla_is_not_chosen_where_it_changes_numbers_or_loses():
-    assert find_xla_obstacle(perceptron(), feed_for()) is None
-    assert "random numbers" in find_xla_obstacle(networks.sequential(), feed_for())
-    assert "no full batch" in find_xla_obstacle(perceptron(), feed_for(rows=8))
+    assert obstacle_for(perceptron(), feed_for()) is None
+    assert "random numbers" in obstacle_for(networks.sequential(), feed_for())
+    assert "no full batch" in obstacle_for(perceptron(), feed_for(rows=8))
     model = keras.Sequential([keras.Input((12, 1)), keras.layers.Conv1D(2, 3), keras.layers.Flatten()])
-    model.compile("sgd", "mse")
-    assert "convolutions" in find_xla_obstacle(model, feed_for())
+    model.compile("sgd", networks.crossentropy())
+    assert "convolutions" in obstacle_for(model, feed_for())
+    half = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4, dtype="mixed_bfloat16")])
+    half.compile("sgd", networks.crossentropy())
+    assert "half precision" in obstacle_for(half, feed_for())
+    feed = feed_for()
+    feed.tensors = (tf.where(feed.tensors[0] > 1, np.nan, feed.tensors[0]), feed.tensors[1])
+    assert "NaN" in obstacle_for(perceptron(), feed)
+
+
+def lookup(y_true, y_pred):
+    return tf.gather(tf.ones([3]), tf.cast(y_true, tf.int32)) * y_pred
+
+
+def checked(y_true, y_pred):
+    tf.debugging.assert_less(y_pred, 1e9)
+    return y_pred
+
+
+def noisy(y_true, y_pred):
+    return y_pred + keras.random.normal(tf.shape(y_pred), seed=1)
+
+
+class Rates(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return tf.constant([0.1, 0.05])[tf.cast(step, tf.int32)]
+
+
+@pytest.mark.parametrize(
+    ("options", "unknown"),
+    [
+        ({"loss": lookup}, "GatherV2"),
+        ({"loss": tf.function(lookup)}, "PartitionedCall"),
+        ({"loss": noisy}, "noisy"),
+        ({"metrics": [checked]}, "Assert"),
+        ({"optimizer": keras.optimizers.SGD(Rates())}, "StridedSlice"),
+        ({"loss": lambda y, p: keras.ops.mean(keras.ops.square(p - y), axis=-1)}, None),
+        ({"metrics": [keras.metrics.AUC()]}, None),
+    ],
+)
+def test_xla_is_not_chosen_for_custom_code_that_it_might_compute_otherwise(options, unknown):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile(**{"optimizer": "sgd", "loss": "mse", **options})
+    for rows in (64, 70):
+        obstacle = obstacle_for(model, feed_for(rows))
+        assert obstacle is None if unknown is None else unknown in obstacle
 
 
 @pytest.mark.parametrize("splits", ["auto", 2])
@@ -219,15 +268,52 @@ def test_xla_is_not_chosen_where_an_index_out_of_range_would_be_no_error(what, v
     data = recognize(x, y, batch_size=32, shuffle=True)
     for preprocess in (None, lambda x, y: (x, y)):
         feed = make_feed(data, lambda size: True, preprocess)
-        obstacle = find_xla_obstacle(reader(), feed)
-        is_sure = what is None and preprocess is None
-        assert obstacle is None if is_sure else "out of range" in obstacle
+        obstacle = obstacle_for(reader(), feed)
+        if preprocess is not None:
+            assert "preprocess" in obstacle
+        else:
+            assert obstacle is None if what is None else "out of range" in obstacle
+
+
+def test_xla_is_not_chosen_where_an_index_is_computed():
+    layers = [keras.layers.Rescaling(2), keras.layers.Embedding(20, 6), keras.layers.Flatten()]
+    model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(4)])
+    model.compile("sgd", networks.crossentropy())
+    data = recognize(*texts(), batch_size=32, shuffle=True)
+    assert "out of range" in obstacle_for(model, make_feed(data, lambda size: True))
+
+
+class WithUnused(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.dense, self.unused = keras.layers.Dense(4), keras.layers.LSTM(3)
+
+    def build(self, shapes):
+        self.dense.build(shapes[0])
+
+    def call(self, inputs):
+        return self.dense(inputs[0])
+
+
+def joining():
+    return keras.Sequential([keras.layers.Concatenate(), keras.layers.Dense(4)])
+
+
+@pytest.mark.parametrize("make", [WithUnused, joining])
+def test_the_choice_of_xla_is_no_error_for_layers_without_weights_and_models_without_outputs(
+    monkeypatch, make
+):
+    monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 1)
+    model, (x, y) = make(), networks.arrays(64)
+    model.compile("sgd", networks.crossentropy())
+    Trainer(model).fit([x, x], y, batch_size=32, verbose=0)
 
 
 @pytest.mark.nightly
 @pytest.mark.default_options
 def test_what_xla_cannot_compile_unasked_is_trained_without(monkeypatch):
     monkeypatch.setattr(execution, "_STEPS_THAT_PAY_XLA", 1)
+    monkeypatch.setattr(xla, "custom_operations", lambda graph: ())
 
     def by_text(y_true, y_pred):
         texts = tf.strings.as_string(tf.round(y_pred), precision=0)
