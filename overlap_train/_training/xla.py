@@ -109,7 +109,10 @@ def _may_exceed_tables(feed: ArrayFeed, graph: Any) -> bool:
         table, index = operation.inputs[:2]
         while index.op.type in _SAME_INDEX:
             index = index.op.inputs[0]
-        end = table.shape[0 if operation.type == "GatherV2" else -1] or 0
+        axis = 0 if operation.type == "GatherV2" else -1
+        while table.shape[axis] is None and table.op.type == "Reshape":  # to rows of classes, for the loss
+            table = table.op.inputs[0]
+        end = table.shape[axis] or 0
         values = data[index.name].numpy() if index.name in data else None
         in_range = values is not None and values.min() >= 0 and values.max() < end
         if table.dtype.is_floating and not in_range:  # from integers, such as shapes, no data chooses

@@ -275,6 +275,16 @@ def test_xla_is_not_chosen_where_an_index_out_of_range_would_be_no_error(what, v
             assert obstacle is None if what is None else "out of range" in obstacle
 
 
+@pytest.mark.parametrize("label", [3, 4])
+def test_labels_of_a_sequence_are_looked_at_too(label):
+    layers = [keras.layers.Embedding(20, 6), keras.layers.Dense(8), keras.layers.Reshape((12, 2, 4))]
+    model = keras.Sequential([keras.Input((12,)), *layers])
+    model.compile("sgd", networks.crossentropy())
+    data = recognize(texts(70)[0], np.full((70, 12, 2), label), batch_size=32, shuffle=True)
+    obstacle = obstacle_for(model, make_feed(data, lambda size: True))
+    assert obstacle is None if label < 4 else "out of range" in obstacle
+
+
 def test_xla_is_not_chosen_where_an_index_is_computed():
     layers = [keras.layers.Rescaling(2), keras.layers.Embedding(20, 6), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(4)])
