@@ -111,18 +111,21 @@ def nested_operations(graph: Any) -> Iterator[tuple[str, str, Any]]:
                 yield node.op, node.name, None
 
 
-def custom_operations(graph: Any) -> Iterator[Any]:
-    """Yield the operations of a traced step that a custom loss, metric or schedule makes, and all calls."""
-    for operation in graph.get_operations():
-        files = (frame.filename for frame in reversed(operation.traceback))
-        maker = next((file for file in files if not file.startswith(_KERAS)), _OURS)
-        if not maker.startswith(_OURS) or operation.type.endswith("PartitionedCall"):
-            yield operation
+def is_custom(operation: tf.Operation) -> bool:
+    """Whether code other than Keras's and TensorFlow's has made an operation of a traced step.
+
+    Nobody knows who has made the operations of a function that it calls.
+    """
+    files = (frame.filename for frame in reversed(operation.traceback))
+    maker = next((file for file in files if not file.startswith(_KERAS)), _OURS)
+    return not maker.startswith(_OURS) or operation.type.endswith("PartitionedCall")
 
 
 _OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _KERAS = tuple(
-    f"{Path(keras.__file__).parents[1] / name}{os.sep}" for name in ("keras", "optree", "tensorflow")
+    f"{Path(module.__file__).parents[1] / name}{os.sep}"
+    for module in (keras, tf)
+    for name in ("keras", "optree", "tensorflow")
 )
 
 

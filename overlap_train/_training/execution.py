@@ -22,7 +22,7 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle
 from overlap_train._training.step import Step, StepFunction
 from overlap_train._training.strategy import refuse_for_replicas
-from overlap_train._training.xla import compiled_loop, find_xla_obstacle
+from overlap_train._training.xla import compiled_loop, may_compile
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
 
@@ -127,7 +127,7 @@ def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
     traced = task.step.traced if plan.jit == "auto" and plan.kernels != "fast" else None
     if traced is None or not _pays_for_xla(task):
         return _Way(), False
-    return _Way(jit=find_xla_obstacle(task.model, task.feed, traced.graph) is None), False
+    return _Way(jit=may_compile(task.model, task.feed, traced.graph)), False
 
 
 def _gains_from_splits(task: Task) -> bool:

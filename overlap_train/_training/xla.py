@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import keras
@@ -11,7 +10,7 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._inspection.graph import custom_operations, nested_operations
+from overlap_train._inspection.graph import is_custom, nested_operations
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._training.loops import ArrayLoop, Loop, StepsDone, arrays_of
@@ -53,55 +52,37 @@ class CompiledArrayLoop(ArrayLoop):
         return StepsDone(result.steps + rest.steps, halted=rest.halted, logs=rest.logs)
 
 
-# What custom code may compute, because it has the same results and errors under XLA for all arguments.
-_ALIKE = re.compile(
-    r"Abs|Add(N|V2)|All|Any|ArgMax|Assign(Add|Sub)?VariableOp|BroadcastTo|Cast|Ceil|ConcatV2|Const|DivNoNan"
-    r"|Erf|Exp|ExpandDims|Expm1|Fill|Floor|(Greater|Less)(Equal)?|(Not)?Equal|Identity|Is(Finite|Inf|Nan)"
-    r"|Log|Log1p|(Log)?Softmax|Logical(And|Not|Or)|MatMul|(Max|Min)(imum)?|Mean|Mul|Neg|NoOp|OneHot"
-    r"|(Ones|Zeros)Like|Pack|Placeholder|Pow|Prod|ReadVariableOp|RealDiv|Reciprocal|Relu|Reshape|Round|Rsqrt"
-    r"|Select(V2)?|Shape|Sigmoid|Sign|Size|Softplus|Sqrt|Square|SquaredDifference|Squeeze|StopGradient|Sub"
-    r"|Sum|Tanh|Tile|Transpose|Xlogy"
-)
 # What Keras does to labels and indices before it looks them up. A negative index counts from the end.
 _SAME_INDEX = ("Cast", "Identity", "Less", "NotEqual", "Reshape", "SelectV2", "Squeeze")
 
 
-def find_xla_obstacle(model: keras.Model, feed: Feed, graph: Any) -> str | None:
-    """Say why the loop over a model's steps is not to be compiled by XLA unasked, or return None.
+def may_compile(model: keras.Model, feed: Feed, graph: Any) -> bool:
+    """Whether XLA may compile the loop over a model's steps unasked: numbers and errors stay the same.
 
     `graph` is that of the traced step.
     """
-    if not isinstance(feed, ArrayFeed):
-        return "XLA cannot contain an iterator"
-    if feed.num_samples < feed.batch_size:
-        return "there is no full batch"
-    if _sizes_matter(model, feed):
-        return "the losses of several outputs are averaged otherwise where a batch has a static size"
-    custom = (f"{op.type} {op.name!r}" for op in custom_operations(graph) if not _ALIKE.fullmatch(op.type))
-    unknown = unknown_layer(model, also=("BatchNormalization",)) or next(custom, None)
-    if feed.preprocess is not None:
-        unknown = "preprocess"
-    if unknown is not None:
-        return f"nothing is known of {unknown}"
+    if not isinstance(feed, ArrayFeed) or feed.num_samples < feed.batch_size or _sizes_matter(model, feed):
+        return False
+    # Of custom code XLA leaves out assertions, clamps indices and draws other random numbers.
+    if feed.preprocess is not None or unknown_layer(model, also=("BatchNormalization",)) is not None:
+        return False
+    if any(map(is_custom, graph.get_operations())):
+        return False
     if any(kind.startswith(("CheckNumerics", "Debug")) for kind, _, _ in nested_operations(graph)):
-        return "XLA leaves out what tf.debugging checks"
+        return False  # it leaves out what `tf.debugging` checks
     for layer in keras_models.flat_layers(model):
         if "Conv" in type(layer).__name__:
-            return "XLA's convolutions on a CPU are several times slower"
-        if layer.compute_dtype in ("bfloat16", "float16"):
-            return f"XLA rounds otherwise in the half precision of {layer.name!r}"
-        if draws_random_numbers(layer):
-            return f"XLA draws other random numbers for {layer.name!r}"
-    if _may_exceed_tables(feed, graph):
-        return "XLA takes another row or NaN for an index out of range, which is an error"
+            return False  # its convolutions on a CPU are several times slower
+        if layer.compute_dtype in ("bfloat16", "float16") or draws_random_numbers(layer):
+            return False  # it rounds otherwise, and draws other numbers
     x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(feed.tensors)[0])
-    if not all(tf.reduce_all(tf.math.is_finite(leaf)) for leaf in x if leaf.dtype.is_floating):
-        return "XLA's activations keep NaN, which TensorFlow's may not"
-    return None
+    # Its activations keep NaN, which TensorFlow's may not.
+    is_finite = all(tf.reduce_all(tf.math.is_finite(leaf)) for leaf in x if leaf.dtype.is_floating)
+    return is_finite and not _may_exceed_tables(feed, graph)
 
 
 def _may_exceed_tables(feed: ArrayFeed, graph: Any) -> bool:
-    """Whether an index may be no row of an embedding, or a label no class."""
+    """Whether an index may be no row of an embedding, or a label no class: an error without XLA."""
     data = dict(zip((spec.name for spec in graph.inputs), tf.nest.flatten(feed.tensors), strict=False))
     for operation in graph.get_operations():
         if operation.type not in ("GatherV2", "SparseSoftmaxCrossEntropyWithLogits"):
@@ -136,5 +117,8 @@ def compiled_loop(
 
 
 def _sizes_matter(model: keras.Model, feed: ArrayFeed) -> bool:
-    """Whether Keras's numbers are those of batches whose size is unknown while tracing."""
+    """Whether Keras's numbers are those of batches whose size is unknown while tracing.
+
+    The losses of several outputs are averaged otherwise where it is known.
+    """
     return bool(feed.num_samples % feed.batch_size) and keras_metrics.tracks_each_loss(model)
