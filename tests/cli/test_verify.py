@@ -410,6 +410,17 @@ def test_operations_are_made_to_repeat_once(monkeypatch, told, options, count):
     assert next(numbers) == count
 
 
+def test_a_difference_beside_a_race_of_keras_counts_only_where_operations_repeat(monkeypatch, told):
+    losses = {"keras": iter([(0.5, 0.4), (0.5, 0.3)]), "overlap": iter([(0.7, 0.4)] * 2)}
+
+    def record(directory, by, options):
+        return _with_losses(*((0.5, 0.4) if options.deterministic else next(losses[by])))
+
+    monkeypatch.setattr(verify, "record", record)
+    result = told("verify", PLANTED)["result"]
+    assert [result[name]["value"] for name in ("verdict", "otherwise")] == ["equal", "different"]
+
+
 @pytest.mark.parametrize(("later_s", "verdict"), [(1.2, "equal"), (20.0, "different")])
 def test_a_time_since_a_start_differs_by_as_much_as_in_two_runs_of_keras(later_s, verdict):
     runs = [_with_losses(0.5, files={"log.json": {"at": 11_000.0 + s}}) for s in (0.0, later_s, 1.0)]
