@@ -296,5 +296,5 @@ class Deliveries:
         self._course.logs[pending.epoch] = outcome.logs
         self.ledger.accounts.close(pending.epoch, skipped=pending.skipped)
         self.cursor.forget(pending.snapshot.position)
-        if outcome.results:
-            self.progress.epoch_validated(pending.epoch, flat(prefixed(outcome.results)))
+        shown = flat(prefixed(outcome.results)) | self.delivery.added(outcome.logs)
+        self.progress.epoch_validated(pending.epoch, shown)
