@@ -55,7 +55,7 @@ FAULTS = {
     "other evaluation": "calls, number of entries",
     "hidden note": "fit 1, Prints _note",
     "fit in a hook": "fit 2, ",
-    "fit on a thread": "fit 4, ",
+    "fit on a thread": "fit 3, ",
     "second optimizer": "fit 2, variable adam",
     "small entry": "file scales.npy",
 }
