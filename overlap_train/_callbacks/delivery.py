@@ -124,6 +124,14 @@ class Delivery:
                 self._model.stop_training = True
         return replace(outcome, rolled_back=rolled_back, reason=reason)
 
+    def added(self, logs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what callbacks have put into the logs of the epoch delivered last, in each epoch so far."""
+        history = self._model.history
+        if not isinstance(history, keras.callbacks.History):  # which a callback may have set
+            return {}
+        ours = {name: values for name, values in history.history.items() if name not in logs}
+        return {name: values[-1] for name, values in ours.items() if len(values) == len(history.epoch)}
+
     def _go_on(self, aside: Values, changed: list[int], values: Values) -> None:
         """Have the model hold what was put aside, with those of the values that callbacks have changed."""
         flat = values.flat()

@@ -61,13 +61,12 @@ class Deliveries:
         """Returns how many epochs wait."""
         return len(self.backlog)
 
-    def begin(self, snapshot: Snapshot, logs: Mapping[str, Any], *, stops: bool) -> PendingEpoch:
+    def begin(self, snapshot: Snapshot, logs: Mapping[str, Any], *, stops: bool) -> None:
         """Begins the validation of an epoch."""
         last = stops or snapshot.epoch + 1 >= self._course.epochs
         self.suite.hold()  # until the training is under way again, or waits
-        pending = self.backlog.push(snapshot, logs, stops=stops, last=last)
+        self.backlog.push(snapshot, logs, stops=stops, last=last)
         self._wait_until_drawn()
-        return pending
 
     def draws_in_order(self, epoch: int) -> bool:
         """Whether the batches of an epoch's validation are drawn only after all that precedes it."""
@@ -296,5 +295,5 @@ class Deliveries:
         self._course.logs[pending.epoch] = outcome.logs
         self.ledger.accounts.close(pending.epoch, skipped=pending.skipped)
         self.cursor.forget(pending.snapshot.position)
-        if outcome.results:
-            self.progress.epoch_validated(pending.epoch, flat(prefixed(outcome.results)))
+        shown = flat(prefixed(outcome.results)) | self.delivery.added(outcome.logs)
+        self.progress.epoch_validated(pending.epoch, shown)

@@ -230,9 +230,10 @@ class FitSession:
         self._deliveries.suite.count_ahead(epoch, self._parts.state)
         snapshot = training.take_snapshot(epoch)
         self._ledger.charge("snapshot", start_s, epoch, "snapshot_s")
-        pending = self._deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))
+        self._deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))
         trained_s = accounts.trained_s(epoch)
-        training.progress.epoch_trained(epoch, train_logs, trained_s, validation_follows=pending.is_validated)
+        # The line waits for what callbacks put into the logs, too.
+        training.progress.epoch_trained(epoch, train_logs, trained_s, validation_follows=True)
 
     def _renew_if_compiled(self) -> None:
         """Has the parts built anew if a callback has had the train function made anew."""

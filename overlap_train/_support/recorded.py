@@ -165,6 +165,8 @@ def _attributes(owner: Any, depth: int) -> Any:
     methods = [each for base in bases if base.__module__.startswith("keras.") for each in vars(base).values()]
     codes = [method.__code__ for method in methods if isinstance(method, types.FunctionType)]
     hidden = {name for code in codes for name in code.co_names if name.startswith("_")}
+    if isinstance(owner, keras.callbacks.History):
+        hidden |= {"account", "accounts", "ended"}  # which a trainer adds
     return {name: plain(value, depth + 1) for name, value in values.items() if name not in hidden}
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import pickle
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
@@ -107,10 +108,11 @@ def differences(first: Run, second: Run) -> Iterator[Difference]:
     """Yield where two runs differ, in the order in which it happened; what was written comes last."""
     names = ([call.name for call in run.calls] for run in (first, second))
     yield from deciding(differences_of("calls", *names))
-    around = 0
+    around, counts, so_far = 0, Counter(call.name for call in first.calls), Counter[str]()
     for number, (a, b) in enumerate(zip(first.calls, second.calls, strict=False)):
         around = around if a.within else number
-        place = f"{a.name} {number + 1}" if len(first.calls) > 1 else a.name
+        so_far[a.name] += 1
+        place = f"{a.name} {so_far[a.name]}" if counts[a.name] > 1 else a.name
         for each in different_calls(place, a, b, number):
             # In which epoch of the call around it one was made is not known.
             yield replace(each, order=(around, math.inf)) if a.within else each

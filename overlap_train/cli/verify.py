@@ -61,13 +61,14 @@ def run(options: argparse.Namespace) -> Report:
     """Run the script both ways and compare all that came of it."""
     with tempfile.TemporaryDirectory(prefix=PREFIX) as directory:
         keras, ours, findings = _compared(directory, options)
-        if findings[0].value == "unclear" and keras.error is None and not options.deterministic:
+        if findings[0].remedy is not None and keras.error is None and not options.deterministic:
             with contextlib.suppress(UsageError):  # some operations of TensorFlow cannot repeat
                 options.deterministic = True
                 repeating, _, repeated = _compared(directory, options)
                 if repeating.error is None and repeated[0].value != "unclear":
                     text = "two runs of Keras differ unless TensorFlow's operations repeat, as in these"
-                    findings = [*repeated, Finding("deterministic", True, text, "note")]
+                    otherwise = dataclasses.replace(findings[0], name="otherwise", state="note", remedy=None)
+                    findings = [*repeated, Finding("deterministic", True, text, "note"), otherwise]
     by_keras_s, ours_s = keras.in_fits("seconds"), ours.in_fits("seconds")
     saved_s, gain = by_keras_s - ours_s, f"{ours_s:.2f} s in fit, by Keras {by_keras_s:.2f} s"
     findings.append(Finding("time", saved_s, gain, "ok" if saved_s > 0 else "note"))
@@ -105,7 +106,8 @@ def judge(tolerance: float, keras: Run, ours: Run, again: Callable[[str], Run]) 
         lambda by: differences(ours if by == "overlap" else keras, again(by)),
         tolerance=tolerance,
     )
-    remedy = "seed what the script draws from" if judgement.value == "unclear" else None
+    races = any(difference.decides for difference in judgement.varying)  # two runs of Keras
+    remedy = "seed what the script draws from" if races else None
     if judgement.value in ("equal", "rounding") and fail_alike(keras, ours):
         text = (
             "cannot be told: both fail alike before an epoch has ended, and nothing could be compared: "

@@ -130,7 +130,7 @@ class ProgressReporter(QuietProgress):
         """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
         if epoch in self._lines:
             self._lines[epoch] = SEPARATOR.join([self._lines[epoch], *_metric_texts(metrics)])
-        else:
+        elif metrics:
             self._say(SEPARATOR.join([self._name(epoch), "validated", *_metric_texts(metrics)]))
         self._waiting = {later for later in self._waiting if later > epoch}
         self._release_lines()

@@ -126,7 +126,7 @@ def format_metric(value: Any) -> str:
 def _format_number(value: float) -> str:
     if not math.isfinite(value) or value == 0 or 1e-3 <= abs(value) < 1e5:
         return f"{value:.4f}"
-    return f"{value:.3e}"
+    return f"{value:.4e}"
 
 
 def _checked_row(name: str, row: Any) -> EpochRow:

@@ -88,3 +88,17 @@ def test_a_fit_is_that_of_keras_and_runs_ahead_where_it_can(group, lag, tmp_path
     assert_same(ours, kept, group)
     in_step = any(text.startswith("validating in step with the training:") for text in trainers[0].messages)
     assert in_step == (group in people.IN_STEP), trainers[0].messages
+
+
+@pytest.mark.parametrize("validation", [None, arrays(VALIDATION_ROWS, 1)])
+def test_the_line_of_an_epoch_shows_what_callbacks_put_into_the_logs(validation, capsys):
+    lines = []
+    for by in ("keras", "ours"):
+        model, adds = sequential(keras.optimizers.SGD(0.1)), keras.callbacks.LambdaCallback()
+        adds.on_epoch_end = lambda epoch, logs: print("ended") or logs.update(f1=0.25, seen=epoch + 1.0)
+        fit = model.fit if by == "keras" else Trainer(model).fit
+        fit(X, Y, epochs=2, validation_data=validation, callbacks=[adds], verbose=2)
+        shown = (line for line in capsys.readouterr().out.splitlines() if re.search("ended|/step", line))
+        lines.append([re.sub(r"(\d+m?u?s\S*|(loss|accuracy): [\d.]+)", "", line) for line in shown])
+    assert lines[1] == lines[0]
+    assert lines[0][-1].endswith("f1: 0.2500 - seen: 2.0000")
