@@ -296,4 +296,4 @@ class Deliveries:
         self.ledger.accounts.close(pending.epoch, skipped=pending.skipped)
         self.cursor.forget(pending.snapshot.position)
         shown = flat(prefixed(outcome.results)) | self.delivery.added(outcome.logs)
-        self.progress.epoch_validated(pending.epoch, shown)
+        self.progress.epoch_delivered(pending.epoch, shown)

@@ -232,8 +232,7 @@ class FitSession:
         self._ledger.charge("snapshot", start_s, epoch, "snapshot_s")
         self._deliveries.begin(snapshot, logs, stops=bool(self._model.stop_training))
         trained_s = accounts.trained_s(epoch)
-        # The line waits for what callbacks put into the logs, too.
-        training.progress.epoch_trained(epoch, train_logs, trained_s, validation_follows=True)
+        training.progress.epoch_trained(epoch, train_logs, trained_s)
 
     def _renew_if_compiled(self) -> None:
         """Has the parts built anew if a callback has had the train function made anew."""

@@ -6,6 +6,7 @@ People count epochs from 1, as Keras prints them; the arguments count from 0, as
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -72,8 +73,7 @@ class ProgressReporter(QuietProgress):
         shows_bar = verbose in ("auto", 1) and (self._stream.in_notebook() or is_terminal(self._stream))
         self._live = LiveLine(self._stream) if shows_bar else None
         self._two_lines = shows_bar or verbose == 2
-        self._lines: dict[int, str] = {}  # of trained epochs, in order
-        self._waiting: set[int] = set()  # those of them whose validation is to come
+        self._lines: dict[int, str] = {}  # of trained epochs that are not delivered, in order
         self._epoch: int | None = None
         self._step = self._began_step = 0
         self._metrics: Callable[[], Mapping[str, Any]] = dict
@@ -92,7 +92,6 @@ class ProgressReporter(QuietProgress):
         """Show that an epoch begins, or begins again after a rollback."""
         self._prepared()
         self._lines = {earlier: line for earlier, line in self._lines.items() if earlier < epoch}
-        self._waiting &= self._lines.keys()
         self._epoch, self._step, self._metrics = epoch, 0, dict
         self._began_s, self._began_step = self._clock(), 0
         self._show(now=True)
@@ -110,10 +109,8 @@ class ProgressReporter(QuietProgress):
         before, self._pending = self._pending, pending
         self._show(now=pending != before)
 
-    def epoch_trained(
-        self, epoch: int, metrics: Mapping[str, Any], seconds: float, *, validation_follows: bool = False
-    ) -> None:
-        """Show that the steps of an epoch are done; its line waits for a validation that follows."""
+    def epoch_trained(self, epoch: int, metrics: Mapping[str, Any], seconds: float) -> None:
+        """Show that the steps of an epoch are done; its line waits for the delivery."""
         steps, self._epoch = self._step, None
         self._steps_per_epoch = self._steps_per_epoch or steps or None
         parts = [f"{steps}/{steps}", f"{seconds:.0f}s", _pace(seconds, steps)]
@@ -122,18 +119,14 @@ class ProgressReporter(QuietProgress):
         end = "\n" if self._two_lines else SEPARATOR
         text = self._name(epoch) + end + SEPARATOR.join([*filter(None, parts), *_metric_texts(metrics)])
         self._lines[epoch] = text
-        if validation_follows:
-            self._waiting.add(epoch)
-        self._release_lines()
 
-    def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Show that an epoch's validation was delivered; earlier ones are then delivered or left out, too."""
+    def epoch_delivered(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """Show an epoch with what its delivery adds; earlier ones are delivered or left out, too."""
         if epoch in self._lines:
             self._lines[epoch] = SEPARATOR.join([self._lines[epoch], *_metric_texts(metrics)])
         elif metrics:
             self._say(SEPARATOR.join([self._name(epoch), "validated", *_metric_texts(metrics)]))
-        self._waiting = {later for later in self._waiting if later > epoch}
-        self._release_lines()
+        self._release_lines(epoch)
 
     def message(self, text: str, *, detail: bool = False) -> None:
         """Print a notice on lines of its own; a detail, such as the plan, with `verbose=2` only."""
@@ -143,7 +136,6 @@ class ProgressReporter(QuietProgress):
 
     def close(self) -> None:
         """Print the lines held back and remove the bar; does nothing the second time."""
-        self._waiting.clear()
         self._release_lines()
         if self._live is not None:
             self._live.close()
@@ -188,11 +180,9 @@ class ProgressReporter(QuietProgress):
             parts += _metric_texts(self._metrics())
         return [*filter(None, [self._preparing]), *parts]
 
-    def _release_lines(self) -> None:
-        """Write the epochs' lines in order, up to the first that still waits."""
-        for epoch in list(self._lines):
-            if epoch in self._waiting:
-                break
+    def _release_lines(self, last: float = math.inf) -> None:
+        """Write the epochs' lines in order, up to that of the last one delivered."""
+        for epoch in [epoch for epoch in self._lines if epoch <= last]:
             self._say(self._lines.pop(epoch))
 
     def _say(self, text: str) -> None:

@@ -33,13 +33,11 @@ class QuietProgress(Closing):
     def validation_pending(self, pending: list[PendingValidation]) -> None:
         """Take in which validations have not been delivered yet."""
 
-    def epoch_trained(
-        self, epoch: int, metrics: Mapping[str, Any], seconds: float, *, validation_follows: bool = False
-    ) -> None:
+    def epoch_trained(self, epoch: int, metrics: Mapping[str, Any], seconds: float) -> None:
         """Take in that the steps of an epoch are done."""
 
-    def epoch_validated(self, epoch: int, metrics: Mapping[str, Any]) -> None:
-        """Take in that an epoch's validation was delivered."""
+    def epoch_delivered(self, epoch: int, metrics: Mapping[str, Any]) -> None:
+        """Take in what validation and callbacks have added to an epoch."""
 
     def message(self, text: str, *, detail: bool = False) -> None:
         """Keep a notice; a detail, such as the plan, is shown with `verbose=2` only."""

@@ -74,10 +74,10 @@ def _fit(reporter, epochs=2):
         reporter.epoch_begin(epoch)
         reporter.steps_done(epoch, 10, lambda: _LOSS)
         if epoch:
-            reporter.epoch_validated(epoch - 1, _VAL_LOSS)
-        reporter.epoch_trained(epoch, _LOSS, 0.5, validation_follows=True)
+            reporter.epoch_delivered(epoch - 1, _VAL_LOSS)
+        reporter.epoch_trained(epoch, _LOSS, 0.5)
         reporter.validation_pending([(epoch, 0, 7)])
-    reporter.epoch_validated(epochs - 1, _VAL_LOSS)
+    reporter.epoch_delivered(epochs - 1, _VAL_LOSS)
 
 
 def test_log_file_has_a_line_for_each_epoch_and_no_carriage_return(make):
@@ -154,6 +154,7 @@ def test_metrics_are_computed_only_to_be_shown_and_the_length_is_learned():
         reporter.steps_done(0, 4, lambda: calls.append(1) or _LOSS)
         assert calls == [1]
         reporter.epoch_trained(0, {}, 1.0)
+        reporter.epoch_delivered(0, {})
         reporter.epoch_begin(1)
         clock.now_s = 60
         reporter.steps_done(1, 2, dict)
@@ -188,11 +189,11 @@ def test_epoch_thrown_away_by_a_rollback_leaves_no_line_and_close_writes_what_wa
     with reporter:
         for epoch in (0, 1, 2):
             reporter.epoch_begin(epoch)
-            reporter.epoch_trained(epoch, {"loss": float(epoch)}, 1.0, validation_follows=True)
+            reporter.epoch_trained(epoch, {"loss": float(epoch)}, 1.0)
         assert stream.getvalue() == ""
-        reporter.epoch_validated(0, _VAL_LOSS)
+        reporter.epoch_delivered(0, _VAL_LOSS)
         reporter.epoch_begin(1)
-        reporter.epoch_trained(1, {"loss": 7.0}, 1.0, validation_follows=True)
+        reporter.epoch_trained(1, {"loss": 7.0}, 1.0)
     assert [line.split("loss: ")[1][:6] for line in _lines(stream)[1::2]] == ["0.0000", "7.0000"]
 
 
