@@ -123,18 +123,17 @@ class ArrayFold:
     all_full: bool  # whether the last batch has as many rows, too
 
     def batch(self, held: Any, index: Any) -> Any:
-        """Returns a slice of rows."""
+        """Returns a slice of rows, of a known number where Keras would know it: see ArrayLoop."""
         row = index * self.batch_size
 
         def take(tensor: tf.Tensor) -> tf.Tensor:
             with tf.device(tensor.device):  # its own: all rows would be copied to another
-                return tensor[row : row + self.batch_size]
+                if not self.all_full:
+                    return tensor[row : row + self.batch_size]
+                begin = [row, *[0] * (tensor.shape.rank - 1)]
+                return tf.slice(tensor, begin, [self.batch_size, *tensor.shape[1:]])
 
-        rows = keras.tree.map_structure(take, held)
-        if not self.all_full or tf.executing_eagerly():
-            return rows
-        # Known where Keras would know it: see ArrayLoop.
-        return keras.tree.map_structure(lambda t: tf.ensure_shape(t, [self.batch_size, *t.shape[1:]]), rows)
+        return keras.tree.map_structure(take, held)
 
 
 class ArrayBatches:
@@ -157,6 +156,7 @@ class ArrayBatches:
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
         self.data_spec = specs_of_rows(layout.specs, None)  # for any number of rows
         self.fold = ArrayFold(batch_size, all_full=layout.num_samples % batch_size == 0)
+        self.num_samples = layout.num_samples
         self.first_rows = min(batch_size, layout.num_samples)
         available = math.ceil(layout.num_samples / batch_size)
         self.num_batches = self.last_count = min(steps, available) if steps else available
@@ -178,6 +178,13 @@ class ArrayBatches:
         """A stand-in for `held` where no batch is taken from it."""
         with tf.device(self._source.device):
             return keras.tree.map_structure(lambda s: tf.zeros([0, *s.shape[1:]], s.dtype), self.data_spec)
+
+    @property
+    def blank_rows(self) -> Any:
+        """A stand-in with as many rows, in memory that nobody touches."""
+        return keras.tree.map_structure(
+            lambda s: tf.raw_ops.Empty(shape=[self.num_samples, *s.shape[1:]], dtype=s.dtype), self.data_spec
+        )
 
 
 Batches = ArrayBatches | CachedBatches | StreamedBatches

@@ -35,6 +35,7 @@ from overlap_train._snapshot import ModelState, Snapshot
 from overlap_train._support.reasons import Reason
 from overlap_train._training.loops import Loop, Pace
 from overlap_train._training.step import Step, require_optimizer
+from overlap_train._training.xla import CompiledArrayLoop
 from overlap_train._validation.backlog import Backlog
 from overlap_train._validation.replica_metrics import counted
 from overlap_train._validation.step_validations import StepValidations, deliver_step_validation
@@ -102,7 +103,9 @@ class FitBuilder:
             step, loop, pace = training.step, training.loop, training.pace
         timing = self._validation.timing()
         self._progress.preparing("tracing the validation")
-        state, suite = self._validation.build(step, self._resources, timing)
+        state, suite = self._validation.build(
+            step, self._resources, timing, by_xla=isinstance(loop, CompiledArrayLoop)
+        )
         reasons = self._reasons(step, suite)
         waits = self._settings.hosts.any(bool(reasons))  # for a callback that one host alone may have
         lag = 0 if waits else self._settings.validation.max_lag

@@ -134,9 +134,17 @@ class FitValidation:
         return any(runs_own_code(callback, hooks) for callback in self._callbacks.callbacks)
 
     def build(
-        self, step: Step, resources: contextlib.ExitStack, timing: TraceTiming = AT_ONCE
+        self,
+        step: Step,
+        resources: contextlib.ExitStack,
+        timing: TraceTiming = AT_ONCE,
+        *,
+        by_xla: bool = False,
     ) -> tuple[ModelState, ValidationSuite]:
-        """Returns the variables of the training and what validates them; `resources` will end its workers."""
+        """Returns the variables of the training and what validates them; `resources` will end its workers.
+
+        `by_xla` says that XLA compiles the training.
+        """
         request, settings, feed = self._request, self._request.settings, self._request.feed
         once = request.epochs - request.initial_epoch <= 1 and not request.validates_inside
         written = step.traced.written if step.traced is not None else ()
@@ -159,6 +167,7 @@ class FitValidation:
             captured=captured,
             drawn=feed.written_variables,
             is_in_order=is_in_order,
+            runs_by_xla=request.epochs - request.initial_epoch if by_xla else 0,
         )
         if self.evaluator is not None:
             settings.hosts.all_do(lambda: refuse_listeners(self._callbacks.callbacks))
@@ -224,6 +233,7 @@ def _set_request(
     within_evaluate: bool,
     apart: bool = False,
     timing: TraceTiming = AT_ONCE,
+    runs_by_xla: int = 0,
 ) -> SetRequest:
     """Returns what the callbacks ask of a validation; `apart` says that it is for a training elsewhere."""
     listening = callbacks.callbacks
@@ -248,6 +258,7 @@ def _set_request(
         waits=timing.waits,
         counts_ahead=alone and not (within_evaluate or looks or settings.devices),
         runs_metrics=alone or (apart and settings.replicas is None),
+        runs_by_xla=runs_by_xla,
     )
 
 

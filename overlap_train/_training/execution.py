@@ -22,17 +22,13 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle
 from overlap_train._training.step import Step, StepFunction
 from overlap_train._training.strategy import refuse_for_replicas
-from overlap_train._training.xla import compiled_loop, may_compile
+from overlap_train._training.xla import compiled_loop, may_compile, recurrent_layers
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
 
 # Floating-point operations of a step above which its parts surely gain from cores of their own.
 _HEAVY_FLOP = 1e8
 _FIXED_SPLITS = 4  # of a process whose results must not depend on its cores: as many as two cores get
-# Up to this many, a step spends its time on starting operations, of which XLA starts one; compiling takes
-# as long as some thousand steps save (docs/results/2026-11-24-step-cost.md). A time step of a recurrent layer
-# counts as one; its loops are compiled for as long as some 30,000 of them save (2026-12-01-recurrent.md).
-_TINY_FLOP, _STEPS_THAT_PAY_XLA, _TIME_STEPS_THAT_PAY_XLA = 1e7, 10_000, 30_000
 
 
 @dataclass(frozen=True)
@@ -125,9 +121,9 @@ def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
     if fixed:
         return _Way(), True
     traced = task.step.traced if plan.jit == "auto" and plan.kernels != "fast" else None
-    if traced is None or not _pays_for_xla(task):
+    if traced is None or task.total_steps is None:
         return _Way(), False
-    return _Way(jit=may_compile(task.model, task.feed, traced.graph)), False
+    return _Way(jit=may_compile(task.model, task.feed, traced.graph, task.total_steps)), False
 
 
 def _gains_from_splits(task: Task) -> bool:
@@ -135,36 +131,13 @@ def _gains_from_splits(task: Task) -> bool:
     layers = keras_models.flat_layers(task.model)
     heavy = _arithmetic(task) > _HEAVY_FLOP or any("Conv" in type(layer).__name__ for layer in layers)
     return (
-        heavy and not _recurrent_layers(task.model) and not find_obstacle(task.model, task.feed.element_spec)
+        heavy and not recurrent_layers(task.model) and not find_obstacle(task.model, task.feed.element_spec)
     )
-
-
-def _pays_for_xla(task: Task) -> bool:
-    """Whether the run is long enough, and its steps, or those in time, small enough."""
-    if task.total_steps is None or not isinstance(task.feed, ArrayFeed):
-        return False
-    length, enough, flop = 1, _STEPS_THAT_PAY_XLA, 0.0
-    for layer in _recurrent_layers(task.model):
-        if layer.unroll:
-            return False  # each time step would be compiled by itself
-        length, enough = _sequence_length(task.feed), _TIME_STEPS_THAT_PAY_XLA
-        flop += 4.0 * task.feed.batch_size * layer.count_params()  # products within its loops
-    return task.total_steps * length >= enough and flop + _arithmetic(task) / length <= _TINY_FLOP
-
-
-def _sequence_length(feed: Feed) -> int:
-    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(feed.element_spec)[0])
-    return max((spec.shape[1] or 1 for spec in x if (spec.shape.rank or 0) > 1), default=1)
 
 
 def _arithmetic(task: Task) -> float:
     """Return about how many floating-point operations a step takes."""
     return arithmetic(task.step.traced.graph, task.feed.full_batch or 32) if task.step.traced else 0.0
-
-
-def _recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
-    layers = keras_models.flat_layers(model)
-    return [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.built]
 
 
 def make_loop(feed: Feed, step: Step) -> Loop:

@@ -10,7 +10,7 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._inspection.graph import is_custom, nested_operations
+from overlap_train._inspection.graph import arithmetic, is_custom, nested_operations
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._training.loops import ArrayLoop, Loop, StepsDone, arrays_of
@@ -56,15 +56,54 @@ class CompiledArrayLoop(ArrayLoop):
 _SAME_INDEX = ("Cast", "Identity", "Less", "NotEqual", "Reshape", "SelectV2", "Squeeze")
 
 
-def may_compile(model: keras.Model, feed: Feed, graph: Any) -> bool:
-    """Whether XLA may compile the loop over a model's steps unasked: numbers and errors stay the same.
+# Up to this many floating-point operations, a step spends its time on starting operations, of which XLA
+# starts one; compiling takes as long as some thousand steps save (docs/results/2026-11-24-step-cost.md). A
+# time step of a recurrent layer counts as one; its loops are compiled for as long as some 30,000 of them save
+# (2026-12-01-recurrent.md).
+_TINY_FLOP, _STEPS_THAT_PAY, _TIME_STEPS_THAT_PAY = 1e7, 10_000, 30_000
 
-    `graph` is that of the traced step.
+
+def may_compile(model: keras.Model, feed: Feed, graph: Any, steps: int) -> bool:
+    """Whether XLA may compile the loop over a model's steps unasked: it pays, and numbers and errors stay.
+
+    `graph` is that of the traced step, and `steps` are those of the whole run.
     """
-    if not isinstance(feed, ArrayFeed) or feed.num_samples < feed.batch_size or _sizes_matter(model, feed):
+    if not isinstance(feed, ArrayFeed) or feed.preprocess is not None:
+        return False
+    if not pays(model, feed.element_spec, graph, feed.batch_size, steps):
+        return False
+    rows, batch_size = feed.num_samples, feed.batch_size
+    return compiles_alike(model, graph, rows, batch_size) and computes_alike(feed.tensors, graph)
+
+
+def pays(model: keras.Model, element_spec: Any, graph: Any, batch_size: int, steps: int) -> bool:
+    """Whether there are so many steps, and they, or those in time, are so small that XLA saves time."""
+    length, enough, flop = 1, _STEPS_THAT_PAY, 0.0
+    for layer in recurrent_layers(model):
+        if layer.unroll:
+            return False  # each time step would be compiled by itself
+        length, enough = _sequence_length(element_spec), _TIME_STEPS_THAT_PAY
+        flop += 4.0 * batch_size * layer.count_params()  # products within its loops
+    return steps * length >= enough and flop + arithmetic(graph, batch_size) / length <= _TINY_FLOP
+
+
+def recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
+    """Return the recurrent layers that a step runs."""
+    layers = keras_models.flat_layers(model)
+    return [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.built]
+
+
+def _sequence_length(element_spec: Any) -> int:
+    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(element_spec)[0])
+    return max((spec.shape[1] or 1 for spec in x if (spec.shape.rank or 0) > 1), default=1)
+
+
+def compiles_alike(model: keras.Model, graph: Any, num_samples: int, batch_size: int) -> bool:
+    """Whether XLA makes the same of a step, for data on which it `computes_alike`."""
+    if num_samples < batch_size or _sizes_matter(model, num_samples, batch_size):
         return False
     # Of custom code XLA leaves out assertions, clamps indices and draws other random numbers.
-    if feed.preprocess is not None or unknown_layer(model, also=("BatchNormalization",)) is not None:
+    if unknown_layer(model, also=("BatchNormalization",)) is not None:
         return False
     if any(map(is_custom, graph.get_operations())):
         return False
@@ -75,15 +114,20 @@ def may_compile(model: keras.Model, feed: Feed, graph: Any) -> bool:
             return False  # its convolutions on a CPU are several times slower
         if layer.compute_dtype in ("bfloat16", "float16") or draws_random_numbers(layer):
             return False  # it rounds otherwise, and draws other numbers
-    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(feed.tensors)[0])
+    return True
+
+
+def computes_alike(tensors: Any, graph: Any) -> bool:
+    """Whether the data of such a step, all rows of it, is finite and its indices in range."""
+    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(tensors)[0])
     # Its activations keep NaN, which TensorFlow's may not.
     is_finite = all(tf.reduce_all(tf.math.is_finite(leaf)) for leaf in x if leaf.dtype.is_floating)
-    return is_finite and not _may_exceed_tables(feed, graph)
+    return is_finite and not _may_exceed_tables(tensors, graph)
 
 
-def _may_exceed_tables(feed: ArrayFeed, graph: Any) -> bool:
+def _may_exceed_tables(tensors: Any, graph: Any) -> bool:
     """Whether an index may be no row of an embedding, or a label no class: an error without XLA."""
-    data = dict(zip((spec.name for spec in graph.inputs), tf.nest.flatten(feed.tensors), strict=False))
+    data = dict(zip((spec.name for spec in graph.inputs), tf.nest.flatten(tensors), strict=False))
     for operation in graph.get_operations():
         if operation.type not in ("GatherV2", "SparseSoftmaxCrossEntropyWithLogits"):
             continue
@@ -108,7 +152,7 @@ def compiled_loop(
 
     Otherwise the step is compiled for whatever size of a batch comes.
     """
-    if not isinstance(feed, ArrayFeed) or _sizes_matter(model, feed):
+    if not isinstance(feed, ArrayFeed) or _sizes_matter(model, feed.num_samples, feed.batch_size):
         return None
     plain = step.using(function)
     # Where XLA is asked for, its random numbers are those of every batch.
@@ -116,9 +160,9 @@ def compiled_loop(
     return CompiledArrayLoop(feed, plain, single, may_refuse=not by_request)
 
 
-def _sizes_matter(model: keras.Model, feed: ArrayFeed) -> bool:
+def _sizes_matter(model: keras.Model, num_samples: int, batch_size: int) -> bool:
     """Whether Keras's numbers are those of batches whose size is unknown while tracing.
 
     The losses of several outputs are averaged otherwise where it is known.
     """
-    return bool(feed.num_samples % feed.batch_size) and keras_metrics.tracks_each_loss(model)
+    return bool(num_samples % batch_size) and keras_metrics.tracks_each_loss(model)

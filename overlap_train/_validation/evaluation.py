@@ -11,6 +11,8 @@ step reads, in the model or outside it, it reads as the snapshot holds it, and c
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ import tensorflow as tf
 from overlap_train._data.cached_batches import CachedBatches, CachedFold
 from overlap_train._data.iterators import drawn_from, step_through
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import ArrayFold, Batches, Shard
+from overlap_train._data.validation_data import ArrayBatches, ArrayFold, Batches, Shard
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
@@ -30,6 +32,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._training.step import NO_LOGS, CarriedLogs, Logs
+from overlap_train._training.xla import compiles_alike, computes_alike, pays
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
@@ -70,6 +73,7 @@ class EvaluationFunctions:
         draws: bool = False,
         logs: CarriedLogs = NO_LOGS,
         finds_end: bool = False,
+        by_xla: bool = False,
     ) -> None:
         self._step = step
         self._fold: Any = fold
@@ -83,6 +87,8 @@ class EvaluationFunctions:
         self.start: Any = None
         # Of values, data, first and last batch: the state and the last logs.
         self.part: Any = None
+        # The same, with full batches compiled by XLA, or None.
+        self.part_by_xla: Any = None
         # Of values, state and a batch: the same after it.
         self.one: Any = None
         # Of values, state, an iterator and a number: the same after as many batches of it, how many there
@@ -96,6 +102,8 @@ class EvaluationFunctions:
             self.ended = _compile(self._ended, values, state)
         if fold is not None:
             self.part = _compile(self._part, values, data_spec, number, number)
+            if by_xla:
+                self.part_by_xla = _compile(self._part_by_xla, values, data_spec, number, number)
         else:
             self.start = _compile(self._start, values)
             if draws:
@@ -106,17 +114,46 @@ class EvaluationFunctions:
     def _part(
         self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
     ) -> tuple[State, list[tf.Tensor]]:
+        handles = self._reset(values)
+        logs = self._loop(handles, self._fold, data, first, stop)
+        return self._read(handles), logs
+
+    def _part_by_xla(
+        self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
+    ) -> tuple[State, list[tf.Tensor]]:
+        handles = self._reset(values)
+        fold = dataclasses.replace(self._fold, all_full=True)
+
+        def full_batches(own: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor) -> None:
+            self._loop(dict(zip(handles, own, strict=True)), fold, data, first, stop)
+
+        rows = tf.shape(tf.nest.flatten(data)[0], tf.int64)[0]
+        full = tf.clip_by_value(rows // fold.batch_size, first, stop)
+        # XLA creates no variables, so it gets the handles.
+        compiled = tf.function(full_batches, autograph=False, jit_compile=True)
+        compiled(list(handles.values()), data, first, full)
+        logs = self._loop(handles, self._fold, data, full, stop)
+        return self._read(handles), logs
+
+    def _reset(self, values: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+        """Returns the handles of private variables, of which the metrics are reset."""
         handles = private_handles(self.variables, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
+        return handles
+
+    def _loop(
+        self, handles: Mapping[int, Any], fold: Any, data: Any, first: tf.Tensor, stop: tf.Tensor
+    ) -> list[tf.Tensor]:
+        """Makes steps on private variables with batches in memory; returns the last one's logs."""
         _, logs = tf.while_loop(
             lambda index, _: index < stop,
-            lambda index, _: (index + 1, self._run(handles, self._fold.batch(data, index))),
+            lambda index, _: (index + 1, self._run(handles, fold.batch(data, index))),
             (first, self._logs.empty()),
             shape_invariants=(tf.TensorShape([]), self._logs.shapes),
             parallel_iterations=1,
         )
-        return self._read(handles), logs
+        return logs
 
     def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
         handles = private_handles(self.variables, self._in_state(values, state))
@@ -227,6 +264,7 @@ class SnapshotEvaluator:
 
     Batches in memory are evaluated in one compiled call a part; batches that are drawn anew, or to which a
     callback listens, one by one; those of a dataset in calls that draw them, several workers at once.
+    Behind a training that XLA compiles, arrays are evaluated `runs_by_xla` times; 0 behind another one.
     """
 
     def __init__(
@@ -238,6 +276,7 @@ class SnapshotEvaluator:
         *,
         batch_by_batch: bool = False,
         by_device: bool = False,
+        runs_by_xla: int = 0,
     ) -> None:
         self._step = step
         self._batches: Any = batches
@@ -252,7 +291,7 @@ class SnapshotEvaluator:
         self.by_python = step.by_python
         self.changed_metric = functools.partial(step.changed, model)
         self.indivisible = self._find_obstacle(model)
-        self._functions = self._build(model, state)
+        self._functions = self._build(model, state, by_xla=self._may_compile(model, runs_by_xla))
         places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
         handles = [id(variable.handle) for variable in self._functions.variables]
         self._places = [places[handle] for handle in handles]
@@ -276,9 +315,14 @@ class SnapshotEvaluator:
         for place, counter in self._counters:
             variables[place] = variables[place] + counter.times(part.first - self.count())
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
-        state, logs = self._functions.part(
-            variables, self._batches.held if data is None else data, first, stop
-        )
+        data, evaluate_part = self._batches.held if data is None else data, self._part
+        try:
+            state, logs = evaluate_part(variables, data, first, stop)
+        except tf.errors.OpError:
+            if evaluate_part is self._functions.part:
+                raise
+            self._part = self._functions.part  # XLA cannot compile the step
+            state, logs = self._part(variables, data, first, stop)
         return ShardResult(tuple(state), self._logs.packed(logs), part.stop - part.first)
 
     def count(self) -> int:
@@ -306,6 +350,9 @@ class SnapshotEvaluator:
         if self._in_memory:
             number = tf.constant(0, tf.int64)
             state, _ = functions.part(variables, self._batches.blank, number, number)
+            if functions.part_by_xla is not None:
+                with contextlib.suppress(tf.errors.OpError):  # which the first evaluation finds, too
+                    functions.part_by_xla(variables, self._batches.blank_rows, number, number)
         else:
             state = functions.start(variables)
         if functions.result is not None:
@@ -346,6 +393,23 @@ class SnapshotEvaluator:
         metrics = keras_metrics.python_logs(self._functions.result(self._variables(values), total))
         return ValidationResult(metrics, last.running, total)
 
+    def _may_compile(self, model: keras.Model, runs: int) -> bool:
+        """Whether XLA may compile the step, and there are enough batches for that to pay."""
+        batches, graph = self._batches, self._step.step.graph
+        if not isinstance(batches, ArrayBatches) or batches.preparation or self._logs is not NO_LOGS:
+            return False
+        rows, batch_size, steps = batches.num_samples, batches.fold.batch_size, batches.num_batches * runs
+        if not pays(model, batches.element_spec, graph, batch_size, steps):
+            return False
+        return compiles_alike(model, graph, rows, batch_size)
+
+    @functools.cached_property
+    def _part(self) -> Any:
+        """What evaluates a part. The data must be due to be read."""
+        functions, graph = self._functions, self._step.step.graph
+        by_xla = functions.part_by_xla is not None and computes_alike(self._batches.held, graph)
+        return functions.part_by_xla if by_xla else functions.part
+
     def _find_obstacle(self, model: keras.Model) -> str | None:
         """Returns why the parts of a set do not add up to the whole, or None."""
         key = ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model))))
@@ -360,7 +424,7 @@ class SnapshotEvaluator:
             return f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
         return None
 
-    def _build(self, model: keras.Model, state: ModelState) -> EvaluationFunctions:
+    def _build(self, model: keras.Model, state: ModelState, *, by_xla: bool) -> EvaluationFunctions:
         """Returns the compiled functions, those of an earlier evaluation if they are the same."""
         batches = self._batches
         fold, data_spec = (batches.fold, batches.data_spec) if self._in_memory else (None, None)
@@ -368,7 +432,7 @@ class SnapshotEvaluator:
         # One by one, batches of another kind may have the same step, traced for any size.
         kind = str(data_spec if self._in_memory else batches.raw_spec)
         return Traces.of(model, "test").get(
-            (Same(self._step), fold, kind, self._draws, Same(self._logs), self._finds_end, metrics),
+            (Same(self._step), fold, kind, self._draws, Same(self._logs), self._finds_end, metrics, by_xla),
             lambda: EvaluationFunctions(
                 self._step,
                 state.metrics,
@@ -378,6 +442,7 @@ class SnapshotEvaluator:
                 draws=self._draws,
                 logs=self._logs,
                 finds_end=self._finds_end,
+                by_xla=by_xla,
             ),
         )
 

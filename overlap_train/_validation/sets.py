@@ -56,6 +56,8 @@ class SetRequest:
     counts_ahead: bool = False
     # whether Python that sets metrics back and reads them is run between validations, in Keras's order
     runs_metrics: bool = False
+    # how often arrays will be evaluated if XLA compiles the training, or 0
+    runs_by_xla: int = 0
 
     @property
     def model(self) -> keras.Model:
@@ -92,19 +94,7 @@ def build_suite(
     resources: contextlib.ExitStack,
 ) -> ValidationSuite:
     """Builds the evaluators of all sets and starts the workers, which `resources` will end."""
-    settings = request.settings
-    evaluators = {
-        each.name: SnapshotEvaluator(
-            request.model,
-            state,
-            each.step,
-            each.batches,
-            batch_by_batch=request.listened,
-            by_device=bool(settings.devices),
-        )
-        for each in prepared
-        if each.live is None and each.step is not None and each.batches is not None
-    }
+    settings, evaluators = request.settings, _evaluators(request, prepared, state)
     is_cold = not all(evaluator.is_warm for evaluator in evaluators.values())
     workers = settings.validation.resolved_workers
     pool = resources.enter_context(WorkerPool(workers)) if evaluators else None
@@ -252,6 +242,25 @@ def _must_be_live(request: SetRequest, batches: Batches, step: ValidationStep) -
 
 def _set_before(request: SetRequest) -> Reason:
     return Reason.of("callback-validates", f"{request.sets_before}.on_test_begin")
+
+
+def _evaluators(
+    request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
+) -> dict[str, SnapshotEvaluator]:
+    """Returns what evaluates the sets that need not be live."""
+    return {
+        each.name: SnapshotEvaluator(
+            request.model,
+            state,
+            each.step,
+            each.batches,
+            batch_by_batch=request.listened,
+            by_device=bool(request.settings.devices),
+            runs_by_xla=request.runs_by_xla,
+        )
+        for each in prepared
+        if each.live is None and each.step is not None and each.batches is not None
+    }
 
 
 def _live_runner(

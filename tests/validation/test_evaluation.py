@@ -10,7 +10,7 @@ from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.validation_step import trace_validation
-from tests.networks import arrays
+from tests.networks import arrays, crossentropy
 from tests.pools import sequential
 
 X, Y = arrays(70)
@@ -53,6 +53,51 @@ def test_parts_add_up_to_evaluate(parts, evaluated):
     assert evaluator.indivisible is None
     for left, theirs in zip(merged.metric_state, state.read_metrics(), strict=True):
         np.testing.assert_allclose(left, theirs, rtol=1e-5)
+
+
+def perceptron(metrics=("accuracy",)):
+    keras.utils.set_random_seed(7)
+    layers = [keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization(), keras.layers.Dense(4)]
+    model = keras.Sequential([keras.Input((12,)), *layers])
+    model.compile("sgd", crossentropy(), metrics=list(metrics))
+    model.fit(X, Y, verbose=0)
+    return model
+
+
+@pytest.mark.parametrize("rows", [70, 64])
+def test_xla_evaluates_the_full_batches_of_arrays_behind_a_training_that_it_compiles(rows):
+    model, data = perceptron(), (X[:rows], Y[:rows], np.linspace(0, 1, rows))
+    state, batches, evaluator = evaluator_of(model, data, runs_by_xla=10_000)
+    values, expected = state.read(), model.evaluate(*data[:2], 16, 0, data[2], return_dict=True)
+    model.fit(X, Y, verbose=0)
+    evaluator.warm_up(values)
+    for parts in (1, 3):
+        merged = evaluator.merge(in_parts(evaluator, batches, values, parts), values)
+        assert_logs_equal(merged.metrics, expected)
+    assert evaluator._part is evaluator._functions.part_by_xla
+
+
+def closeness(y_true, y_pred):
+    return keras.ops.max(y_pred, axis=-1)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        {"runs_by_xla": 100},
+        {"rows": 10},
+        {"x": np.where(X > 2, np.nan, X)},
+        {"y": np.where(Y == 0, -1, Y)},
+        {"preprocess": lambda x, y: (x, y)},
+        {"batch_by_batch": True},
+        {"metrics": [closeness]},
+    ],
+)
+def test_xla_evaluates_only_what_it_computes_as_keras_does(case):
+    options = {"rows": 70, "x": X, "y": Y, "metrics": ["accuracy"], "runs_by_xla": 10_000} | case
+    rows, x, y, metrics = (options.pop(name) for name in ("rows", "x", "y", "metrics"))
+    _, _, evaluator = evaluator_of(perceptron(metrics), (x[:rows], y[:rows]), **options)
+    assert evaluator._part is evaluator._functions.part
 
 
 def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched(evaluated):
