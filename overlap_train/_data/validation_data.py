@@ -156,7 +156,7 @@ class ArrayBatches:
         self.preparation, self.element_spec = trace_preprocess(preprocess, self.raw_spec)
         self.data_spec = specs_of_rows(layout.specs, None)  # for any number of rows
         self.fold = ArrayFold(batch_size, all_full=layout.num_samples % batch_size == 0)
-        self.num_samples = layout.num_samples
+        self.num_samples, self.batch_size = layout.num_samples, batch_size
         self.first_rows = min(batch_size, layout.num_samples)
         available = math.ceil(layout.num_samples / batch_size)
         self.num_batches = self.last_count = min(steps, available) if steps else available

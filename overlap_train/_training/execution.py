@@ -22,7 +22,7 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle
 from overlap_train._training.step import Step, StepFunction
 from overlap_train._training.strategy import refuse_for_replicas
-from overlap_train._training.xla import compiled_loop, may_compile, recurrent_layers
+from overlap_train._training.xla import compiled_loop, is_harmless, may_compile, recurrent_layers
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
 
@@ -120,10 +120,10 @@ def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
         return _Way(splits=_FIXED_SPLITS if fixed else 2 * available_cores()), False
     if fixed:
         return _Way(), True
-    traced = task.step.traced if plan.jit == "auto" and plan.kernels != "fast" else None
-    if traced is None or task.total_steps is None:
+    traced, feed = task.step.traced if plan.jit == "auto" and plan.kernels != "fast" else None, task.feed
+    if traced is None or not may_compile(task.model, feed, traced.graph, task.total_steps or 0):
         return _Way(), False
-    return _Way(jit=may_compile(task.model, task.feed, traced.graph, task.total_steps)), False
+    return _Way(jit=isinstance(feed, ArrayFeed) and is_harmless(feed.tensors, traced.graph)), False
 
 
 def _gains_from_splits(task: Task) -> bool:

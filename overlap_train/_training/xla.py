@@ -10,6 +10,7 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
+from overlap_train._data.validation_data import ArrayBatches, Batches
 from overlap_train._inspection.graph import arithmetic, is_custom, nested_operations
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
@@ -63,28 +64,29 @@ _SAME_INDEX = ("Cast", "Identity", "Less", "NotEqual", "Reshape", "SelectV2", "S
 _TINY_FLOP, _STEPS_THAT_PAY, _TIME_STEPS_THAT_PAY = 1e7, 10_000, 30_000
 
 
-def may_compile(model: keras.Model, feed: Feed, graph: Any, steps: int) -> bool:
-    """Whether XLA may compile the loop over a model's steps unasked: it pays, and numbers and errors stay.
+def may_compile(model: keras.Model, data: Feed | Batches, graph: Any, steps: int) -> bool:
+    """Whether XLA may compile the loop over steps unasked: it pays, and harmless data gives the same.
 
-    `graph` is that of the traced step, and `steps` are those of the whole run.
+    `graph` is that of the traced step, and `steps` are those of the whole run. See `is_harmless`.
     """
-    if not isinstance(feed, ArrayFeed) or feed.preprocess is not None:
+    if not isinstance(data, (ArrayFeed, ArrayBatches)) or data.preparation is not None:
         return False
-    if not pays(model, feed.element_spec, graph, feed.batch_size, steps):
+    if data.num_samples < data.batch_size or _sizes_matter(model, data):
         return False
-    rows, batch_size = feed.num_samples, feed.batch_size
-    return compiles_alike(model, graph, rows, batch_size) and computes_alike(feed.tensors, graph)
+    return _pays(model, data, graph, steps) and _is_compiled_alike(model, graph)
 
 
-def pays(model: keras.Model, element_spec: Any, graph: Any, batch_size: int, steps: int) -> bool:
+def _pays(model: keras.Model, data: ArrayFeed | ArrayBatches, graph: Any, steps: int) -> bool:
     """Whether there are so many steps, and they, or those in time, are so small that XLA saves time."""
     length, enough, flop = 1, _STEPS_THAT_PAY, 0.0
     for layer in recurrent_layers(model):
         if layer.unroll:
             return False  # each time step would be compiled by itself
-        length, enough = _sequence_length(element_spec), _TIME_STEPS_THAT_PAY
-        flop += 4.0 * batch_size * layer.count_params()  # products within its loops
-    return steps * length >= enough and flop + arithmetic(graph, batch_size) / length <= _TINY_FLOP
+        length, enough = _sequence_length(data.element_spec), _TIME_STEPS_THAT_PAY
+        flop += 4.0 * data.batch_size * layer.count_params()  # products within its loops
+    flop += arithmetic(graph, data.batch_size) / length
+    is_on_cpu = not tf.config.list_logical_devices("GPU")
+    return is_on_cpu and steps * length >= enough and flop <= _TINY_FLOP
 
 
 def recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
@@ -98,10 +100,7 @@ def _sequence_length(element_spec: Any) -> int:
     return max((spec.shape[1] or 1 for spec in x if (spec.shape.rank or 0) > 1), default=1)
 
 
-def compiles_alike(model: keras.Model, graph: Any, num_samples: int, batch_size: int) -> bool:
-    """Whether XLA makes the same of a step, for data on which it `computes_alike`."""
-    if num_samples < batch_size or _sizes_matter(model, num_samples, batch_size):
-        return False
+def _is_compiled_alike(model: keras.Model, graph: Any) -> bool:
     # Of custom code XLA leaves out assertions, clamps indices and draws other random numbers.
     if unknown_layer(model, also=("BatchNormalization",)) is not None:
         return False
@@ -117,8 +116,8 @@ def compiles_alike(model: keras.Model, graph: Any, num_samples: int, batch_size:
     return True
 
 
-def computes_alike(tensors: Any, graph: Any) -> bool:
-    """Whether the data of such a step, all rows of it, is finite and its indices in range."""
+def is_harmless(tensors: Any, graph: Any) -> bool:
+    """Whether data, all rows of it, is finite and its indices in range: XLA would notice neither."""
     x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(tensors)[0])
     # Its activations keep NaN, which TensorFlow's may not.
     is_finite = all(tf.reduce_all(tf.math.is_finite(leaf)) for leaf in x if leaf.dtype.is_floating)
@@ -152,7 +151,7 @@ def compiled_loop(
 
     Otherwise the step is compiled for whatever size of a batch comes.
     """
-    if not isinstance(feed, ArrayFeed) or _sizes_matter(model, feed.num_samples, feed.batch_size):
+    if not isinstance(feed, ArrayFeed) or _sizes_matter(model, feed):
         return None
     plain = step.using(function)
     # Where XLA is asked for, its random numbers are those of every batch.
@@ -160,9 +159,9 @@ def compiled_loop(
     return CompiledArrayLoop(feed, plain, single, may_refuse=not by_request)
 
 
-def _sizes_matter(model: keras.Model, num_samples: int, batch_size: int) -> bool:
+def _sizes_matter(model: keras.Model, data: ArrayFeed | ArrayBatches) -> bool:
     """Whether Keras's numbers are those of batches whose size is unknown while tracing.
 
     The losses of several outputs are averaged otherwise where it is known.
     """
-    return bool(num_samples % batch_size) and keras_metrics.tracks_each_loss(model)
+    return bool(data.num_samples % data.batch_size) and keras_metrics.tracks_each_loss(model)

@@ -32,7 +32,7 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._training.step import NO_LOGS, CarriedLogs, Logs
-from overlap_train._training.xla import compiles_alike, computes_alike, pays
+from overlap_train._training.xla import is_harmless, may_compile
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
@@ -394,20 +394,16 @@ class SnapshotEvaluator:
         return ValidationResult(metrics, last.running, total)
 
     def _may_compile(self, model: keras.Model, runs: int) -> bool:
-        """Whether XLA may compile the step, and there are enough batches for that to pay."""
-        batches, graph = self._batches, self._step.step.graph
-        if not isinstance(batches, ArrayBatches) or batches.preparation or self._logs is not NO_LOGS:
+        batches = self._batches
+        if not isinstance(batches, ArrayBatches) or self._logs is not NO_LOGS:
             return False
-        rows, batch_size, steps = batches.num_samples, batches.fold.batch_size, batches.num_batches * runs
-        if not pays(model, batches.element_spec, graph, batch_size, steps):
-            return False
-        return compiles_alike(model, graph, rows, batch_size)
+        return may_compile(model, batches, self._step.step.graph, batches.num_batches * runs)
 
     @functools.cached_property
     def _part(self) -> Any:
         """What evaluates a part. The data must be due to be read."""
         functions, graph = self._functions, self._step.step.graph
-        by_xla = functions.part_by_xla is not None and computes_alike(self._batches.held, graph)
+        by_xla = functions.part_by_xla is not None and is_harmless(self._batches.held, graph)
         return functions.part_by_xla if by_xla else functions.part
 
     def _find_obstacle(self, model: keras.Model) -> str | None:
