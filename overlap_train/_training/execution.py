@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.feed import Feed
+from overlap_train._data.validation_data import ArrayBatches
 from overlap_train._inspection.graph import arithmetic
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import models as keras_models
@@ -22,13 +24,17 @@ from overlap_train._training.settings import TrainerSettings
 from overlap_train._training.splitting import SplitStep, find_obstacle
 from overlap_train._training.step import Step, StepFunction
 from overlap_train._training.strategy import refuse_for_replicas
-from overlap_train._training.xla import compiled_loop, is_harmless, may_compile, recurrent_layers
+from overlap_train._training.xla import compiled_loop, is_harmless, may_compile
 from overlap_train.options.execution import ExecutionPlan
 from overlap_train.options.threads import available_cores, splits_pay, splits_would_pay, ways_are_fixed
 
 # Floating-point operations of a step above which its parts surely gain from cores of their own.
 _HEAVY_FLOP = 1e8
 _FIXED_SPLITS = 4  # of a process whose results must not depend on its cores: as many as two cores get
+# Up to this many, a step spends its time on starting operations, of which XLA starts one; compiling takes
+# as long as some thousand steps save (docs/results/2026-11-24-step-cost.md). A time step of a recurrent layer
+# counts as one; its loops are compiled for as long as some 30,000 of them save (2026-12-01-recurrent.md).
+_TINY_FLOP, _STEPS_THAT_PAY_XLA, _TIME_STEPS_THAT_PAY_XLA = 1e7, 10_000, 30_000
 
 
 @dataclass(frozen=True)
@@ -120,10 +126,13 @@ def _choose(task: Task, plan: ExecutionPlan) -> tuple[_Way, bool]:
         return _Way(splits=_FIXED_SPLITS if fixed else 2 * available_cores()), False
     if fixed:
         return _Way(), True
-    traced, feed = task.step.traced if plan.jit == "auto" and plan.kernels != "fast" else None, task.feed
-    if traced is None or not may_compile(task.model, feed, traced.graph, task.total_steps or 0):
+    model, feed, traced = task.model, task.feed, task.step.traced
+    if traced is None or not isinstance(feed, ArrayFeed) or plan.jit is False or plan.kernels == "fast":
         return _Way(), False
-    return _Way(jit=isinstance(feed, ArrayFeed) and is_harmless(feed.tensors, traced.graph)), False
+    if not pays_for_xla(model, feed, traced.graph, task.total_steps or 0):
+        return _Way(), False
+    by_xla = may_compile(model, feed, traced.graph) and is_harmless(feed.tensors, traced.graph)
+    return _Way(jit=by_xla), False
 
 
 def _gains_from_splits(task: Task) -> bool:
@@ -131,13 +140,34 @@ def _gains_from_splits(task: Task) -> bool:
     layers = keras_models.flat_layers(task.model)
     heavy = _arithmetic(task) > _HEAVY_FLOP or any("Conv" in type(layer).__name__ for layer in layers)
     return (
-        heavy and not recurrent_layers(task.model) and not find_obstacle(task.model, task.feed.element_spec)
+        heavy and not _recurrent_layers(task.model) and not find_obstacle(task.model, task.feed.element_spec)
     )
+
+
+def pays_for_xla(model: keras.Model, data: ArrayFeed | ArrayBatches, graph: Any, steps: int) -> bool:
+    """Whether there are so many steps, and they, or those in time, are so small that XLA saves time."""
+    length, enough, flop = 1, _STEPS_THAT_PAY_XLA, 0.0
+    for layer in _recurrent_layers(model):
+        if layer.unroll:
+            return False  # each time step would be compiled by itself
+        length, enough = _sequence_length(data.element_spec), _TIME_STEPS_THAT_PAY_XLA
+        flop += 4.0 * data.batch_size * layer.count_params()  # products within its loops
+    return steps * length >= enough and flop + arithmetic(graph, data.batch_size) / length <= _TINY_FLOP
+
+
+def _sequence_length(element_spec: Any) -> int:
+    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(element_spec)[0])
+    return max((spec.shape[1] or 1 for spec in x if (spec.shape.rank or 0) > 1), default=1)
 
 
 def _arithmetic(task: Task) -> float:
     """Return about how many floating-point operations a step takes."""
     return arithmetic(task.step.traced.graph, task.feed.full_batch or 32) if task.step.traced else 0.0
+
+
+def _recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
+    layers = keras_models.flat_layers(model)
+    return [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.built]
 
 
 def make_loop(feed: Feed, step: Step) -> Loop:

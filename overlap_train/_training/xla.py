@@ -10,8 +10,8 @@ import tensorflow as tf
 from overlap_train._data.array_feed import ArrayFeed
 from overlap_train._data.cursor import Cursor
 from overlap_train._data.feed import Feed
-from overlap_train._data.validation_data import ArrayBatches, Batches
-from overlap_train._inspection.graph import arithmetic, is_custom, nested_operations
+from overlap_train._data.validation_data import ArrayBatches
+from overlap_train._inspection.graph import is_custom, nested_operations
 from overlap_train._keras import metrics as keras_metrics
 from overlap_train._keras import models as keras_models
 from overlap_train._training.loops import ArrayLoop, Loop, StepsDone, arrays_of
@@ -57,50 +57,13 @@ class CompiledArrayLoop(ArrayLoop):
 _SAME_INDEX = ("Cast", "Identity", "Less", "NotEqual", "Reshape", "SelectV2", "Squeeze")
 
 
-# Up to this many floating-point operations, a step spends its time on starting operations, of which XLA
-# starts one; compiling takes as long as some thousand steps save (docs/results/2026-11-24-step-cost.md). A
-# time step of a recurrent layer counts as one; its loops are compiled for as long as some 30,000 of them save
-# (2026-12-01-recurrent.md).
-_TINY_FLOP, _STEPS_THAT_PAY, _TIME_STEPS_THAT_PAY = 1e7, 10_000, 30_000
+def may_compile(model: keras.Model, data: ArrayFeed | ArrayBatches, graph: Any) -> bool:
+    """Whether XLA may compile the loop over steps unasked: harmless data gives the same numbers and errors.
 
-
-def may_compile(model: keras.Model, data: Feed | Batches, graph: Any, steps: int) -> bool:
-    """Whether XLA may compile the loop over steps unasked: it pays, and harmless data gives the same.
-
-    `graph` is that of the traced step, and `steps` are those of the whole run. See `is_harmless`.
+    `graph` is that of the traced step. See `is_harmless`.
     """
-    if not isinstance(data, (ArrayFeed, ArrayBatches)) or data.preparation is not None:
+    if data.preparation is not None or data.num_samples < data.batch_size or _sizes_matter(model, data):
         return False
-    if data.num_samples < data.batch_size or _sizes_matter(model, data):
-        return False
-    return _pays(model, data, graph, steps) and _is_compiled_alike(model, graph)
-
-
-def _pays(model: keras.Model, data: ArrayFeed | ArrayBatches, graph: Any, steps: int) -> bool:
-    """Whether there are so many steps, and they, or those in time, are so small that XLA saves time."""
-    length, enough, flop = 1, _STEPS_THAT_PAY, 0.0
-    for layer in recurrent_layers(model):
-        if layer.unroll:
-            return False  # each time step would be compiled by itself
-        length, enough = _sequence_length(data.element_spec), _TIME_STEPS_THAT_PAY
-        flop += 4.0 * data.batch_size * layer.count_params()  # products within its loops
-    flop += arithmetic(graph, data.batch_size) / length
-    is_on_cpu = not tf.config.list_logical_devices("GPU")
-    return is_on_cpu and steps * length >= enough and flop <= _TINY_FLOP
-
-
-def recurrent_layers(model: keras.Model) -> list[keras.layers.RNN]:
-    """Return the recurrent layers that a step runs."""
-    layers = keras_models.flat_layers(model)
-    return [layer for layer in layers if isinstance(layer, keras.layers.RNN) and layer.built]
-
-
-def _sequence_length(element_spec: Any) -> int:
-    x = keras.tree.flatten(keras.utils.unpack_x_y_sample_weight(element_spec)[0])
-    return max((spec.shape[1] or 1 for spec in x if (spec.shape.rank or 0) > 1), default=1)
-
-
-def _is_compiled_alike(model: keras.Model, graph: Any) -> bool:
     # Of custom code XLA leaves out assertions, clamps indices and draws other random numbers.
     if unknown_layer(model, also=("BatchNormalization",)) is not None:
         return False

@@ -11,8 +11,6 @@ step reads, in the model or outside it, it reads as the snapshot holds it, and c
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,7 @@ import tensorflow as tf
 from overlap_train._data.cached_batches import CachedBatches, CachedFold
 from overlap_train._data.iterators import drawn_from, step_through
 from overlap_train._data.streamed_batches import BatchStream, StreamedBatches
-from overlap_train._data.validation_data import ArrayBatches, ArrayFold, Batches, Shard
+from overlap_train._data.validation_data import ArrayFold, Batches, Shard
 from overlap_train._inspection.traced import CapturedVariable, TracedFunction, private_handles
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._keras import metrics as keras_metrics
@@ -32,7 +30,6 @@ from overlap_train._keras import models as keras_models
 from overlap_train._keras import training as keras_training
 from overlap_train._snapshot import ModelState, StateVariable, Values
 from overlap_train._training.step import NO_LOGS, CarriedLogs, Logs
-from overlap_train._training.xla import is_harmless, may_compile
 from overlap_train._validation.validation_step import ValidationStep
 from overlap_train.records import ValidationResult
 
@@ -73,7 +70,6 @@ class EvaluationFunctions:
         draws: bool = False,
         logs: CarriedLogs = NO_LOGS,
         finds_end: bool = False,
-        by_xla: bool = False,
     ) -> None:
         self._step = step
         self._fold: Any = fold
@@ -87,62 +83,41 @@ class EvaluationFunctions:
         self.start: Any = None
         # Of values, data, first and last batch: the state and the last logs.
         self.part: Any = None
-        # The same, with full batches compiled by XLA, or None.
-        self.part_by_xla: Any = None
         # Of values, state and a batch: the same after it.
         self.one: Any = None
         # Of values, state, an iterator and a number: the same after as many batches of it, how many there
         # were, and whether there may be more.
         self.some: Any = None
         # Of values and state: the metrics; None where the logs count.
-        self.result: Any = None if step.own_logs else _compile(self._result, values, state)
+        self.result: Any = None if step.own_logs else compile_for(self._result, values, state)
         # Of values and state: the state when a step has found no batch; None if that changes nothing.
         self.ended: Any = None
         if finds_end and step.step.without_batch is not None:
-            self.ended = _compile(self._ended, values, state)
+            self.ended = compile_for(self._ended, values, state)
         if fold is not None:
-            self.part = _compile(self._part, values, data_spec, number, number)
-            if by_xla:
-                self.part_by_xla = _compile(self._part_by_xla, values, data_spec, number, number)
+            self.part = compile_for(self._part, values, data_spec, number, number)
         else:
-            self.start = _compile(self._start, values)
+            self.start = compile_for(self._start, values)
             if draws:
-                self.some = _compile(self._some, values, state, tf.data.IteratorSpec(raw_spec), number)
+                self.some = compile_for(self._some, values, state, tf.data.IteratorSpec(raw_spec), number)
             else:
-                self.one = _compile(self._one, values, state, raw_spec)
+                self.one = compile_for(self._one, values, state, raw_spec)
 
     def _part(
         self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
     ) -> tuple[State, list[tf.Tensor]]:
-        handles = self._reset(values)
-        logs = self._loop(handles, self._fold, data, first, stop)
-        return self._read(handles), logs
+        handles = self.reset(values)
+        logs = self.loop(handles, self._fold, data, first, stop)
+        return self.read(handles), logs
 
-    def _part_by_xla(
-        self, values: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor
-    ) -> tuple[State, list[tf.Tensor]]:
-        handles = self._reset(values)
-        fold = dataclasses.replace(self._fold, all_full=True)
-
-        def full_batches(own: Sequence[tf.Tensor], data: Any, first: tf.Tensor, stop: tf.Tensor) -> None:
-            self._loop(dict(zip(handles, own, strict=True)), fold, data, first, stop)
-
-        rows = tf.shape(tf.nest.flatten(data)[0], tf.int64)[0]
-        full = tf.clip_by_value(rows // fold.batch_size, first, stop)
-        # XLA creates no variables, so it gets the handles.
-        compiled = tf.function(full_batches, autograph=False, jit_compile=True)
-        compiled(list(handles.values()), data, first, full)
-        logs = self._loop(handles, self._fold, data, full, stop)
-        return self._read(handles), logs
-
-    def _reset(self, values: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
+    def reset(self, values: Sequence[tf.Tensor]) -> dict[int, tf.Tensor]:
         """Returns the handles of private variables, of which the metrics are reset."""
         handles = private_handles(self.variables, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
         return handles
 
-    def _loop(
+    def loop(
         self, handles: Mapping[int, Any], fold: Any, data: Any, first: tf.Tensor, stop: tf.Tensor
     ) -> list[tf.Tensor]:
         """Makes steps on private variables with batches in memory; returns the last one's logs."""
@@ -158,7 +133,7 @@ class EvaluationFunctions:
     def _one(self, values: Sequence[tf.Tensor], state: State, batch: Any) -> tuple[State, list[tf.Tensor]]:
         handles = private_handles(self.variables, self._in_state(values, state))
         logs = self._run(handles, batch)
-        return self._read(handles), logs
+        return self.read(handles), logs
 
     def _some(
         self, values: Sequence[tf.Tensor], state: State, iterator: Any, most: tf.Tensor
@@ -171,7 +146,7 @@ class EvaluationFunctions:
             self._logs.empty(),
             self._logs.shapes,
         )
-        return self._read(handles), logs, count, more
+        return self.read(handles), logs, count, more
 
     def _run(self, handles: Mapping[int, Any], batch: Any) -> list[tf.Tensor]:
         """Makes one step on private variables; returns the logs to be carried."""
@@ -183,7 +158,7 @@ class EvaluationFunctions:
         handles = self._handles_of(self._step.reset, values)
         if self._step.reset is not None:
             self._step.reset.on(handles)
-        return self._read(handles)
+        return self.read(handles)
 
     def _result(self, values: Sequence[tf.Tensor], state: State) -> Mapping[str, tf.Tensor]:
         assert self._step.result is not None
@@ -194,7 +169,7 @@ class EvaluationFunctions:
     def _ended(self, values: Sequence[tf.Tensor], state: State) -> State:
         handles = private_handles(self.variables, self._in_state(values, state))
         self._step.step.on_no_batch(handles)
-        return self._read(handles)
+        return self.read(handles)
 
     def _in_state(self, values: Sequence[tf.Tensor], state: State) -> list[tf.Tensor]:
         """Returns the values with the metrics in another state."""
@@ -212,7 +187,8 @@ class EvaluationFunctions:
         order = sorted(places)
         return private_handles([self.variables[i] for i in order], [values[i] for i in order])
 
-    def _read(self, handles: Mapping[int, Any]) -> State:
+    def read(self, handles: Mapping[int, Any]) -> State:
+        """Returns the state of the metrics among private variables."""
         metrics = [self.variables[place] for place in self._metrics]
         return tuple(
             tf.raw_ops.ReadVariableOp(resource=handles[id(v.handle)], dtype=v.dtype) for v in metrics
@@ -232,7 +208,8 @@ def _with_metrics(
     return variables, [next(places[id(h)] for h in m.handles if id(h) in places) for m in metrics]
 
 
-def _compile(function: Callable[..., Any], *spec: Any) -> Any:
+def compile_for(function: Callable[..., Any], *spec: Any) -> Any:
+    """Returns a function compiled by TensorFlow for arguments of such specs."""
     return tf.function(function, autograph=False).get_concrete_function(*spec)
 
 
@@ -264,7 +241,6 @@ class SnapshotEvaluator:
 
     Batches in memory are evaluated in one compiled call a part; batches that are drawn anew, or to which a
     callback listens, one by one; those of a dataset in calls that draw them, several workers at once.
-    Behind a training that XLA compiles, arrays are evaluated `runs_by_xla` times; 0 behind another one.
     """
 
     def __init__(
@@ -276,7 +252,6 @@ class SnapshotEvaluator:
         *,
         batch_by_batch: bool = False,
         by_device: bool = False,
-        runs_by_xla: int = 0,
     ) -> None:
         self._step = step
         self._batches: Any = batches
@@ -291,7 +266,7 @@ class SnapshotEvaluator:
         self.by_python = step.by_python
         self.changed_metric = functools.partial(step.changed, model)
         self.indivisible = self._find_obstacle(model)
-        self._functions = self._build(model, state, by_xla=self._may_compile(model, runs_by_xla))
+        self._functions = self._build(model, state)
         places = {id(handle): i for i, v in enumerate(state.variables) for handle in v.handles}
         handles = [id(variable.handle) for variable in self._functions.variables]
         self._places = [places[handle] for handle in handles]
@@ -315,15 +290,12 @@ class SnapshotEvaluator:
         for place, counter in self._counters:
             variables[place] = variables[place] + counter.times(part.first - self.count())
         first, stop = (tf.constant(n, tf.int64) for n in (part.first, part.stop))
-        data, evaluate_part = self._batches.held if data is None else data, self._part
-        try:
-            state, logs = evaluate_part(variables, data, first, stop)
-        except tf.errors.OpError:
-            if evaluate_part is self._functions.part:
-                raise
-            self._part = self._functions.part  # XLA cannot compile the step
-            state, logs = self._part(variables, data, first, stop)
+        state, logs = self._run(variables, self._batches.held if data is None else data, first, stop)
         return ShardResult(tuple(state), self._logs.packed(logs), part.stop - part.first)
+
+    def _run(self, *arguments: Any) -> Any:
+        """Calls what evaluates a part of batches in memory."""
+        return self._functions.part(*arguments)
 
     def count(self) -> int:
         """Returns the number of batches in memory."""
@@ -350,9 +322,6 @@ class SnapshotEvaluator:
         if self._in_memory:
             number = tf.constant(0, tf.int64)
             state, _ = functions.part(variables, self._batches.blank, number, number)
-            if functions.part_by_xla is not None:
-                with contextlib.suppress(tf.errors.OpError):  # which the first evaluation finds, too
-                    functions.part_by_xla(variables, self._batches.blank_rows, number, number)
         else:
             state = functions.start(variables)
         if functions.result is not None:
@@ -393,19 +362,6 @@ class SnapshotEvaluator:
         metrics = keras_metrics.python_logs(self._functions.result(self._variables(values), total))
         return ValidationResult(metrics, last.running, total)
 
-    def _may_compile(self, model: keras.Model, runs: int) -> bool:
-        batches = self._batches
-        if not isinstance(batches, ArrayBatches) or self._logs is not NO_LOGS:
-            return False
-        return may_compile(model, batches, self._step.step.graph, batches.num_batches * runs)
-
-    @functools.cached_property
-    def _part(self) -> Any:
-        """What evaluates a part. The data must be due to be read."""
-        functions, graph = self._functions, self._step.step.graph
-        by_xla = functions.part_by_xla is not None and is_harmless(self._batches.held, graph)
-        return functions.part_by_xla if by_xla else functions.part
-
     def _find_obstacle(self, model: keras.Model) -> str | None:
         """Returns why the parts of a set do not add up to the whole, or None."""
         key = ("unmergeable", tuple(map(Same, keras_metrics.metric_leaves(model))))
@@ -420,7 +376,7 @@ class SnapshotEvaluator:
             return f"nothing is known of how to add up the state of {', '.join(unmergeable)}"
         return None
 
-    def _build(self, model: keras.Model, state: ModelState, *, by_xla: bool) -> EvaluationFunctions:
+    def _build(self, model: keras.Model, state: ModelState) -> EvaluationFunctions:
         """Returns the compiled functions, those of an earlier evaluation if they are the same."""
         batches = self._batches
         fold, data_spec = (batches.fold, batches.data_spec) if self._in_memory else (None, None)
@@ -428,7 +384,7 @@ class SnapshotEvaluator:
         # One by one, batches of another kind may have the same step, traced for any size.
         kind = str(data_spec if self._in_memory else batches.raw_spec)
         return Traces.of(model, "test").get(
-            (Same(self._step), fold, kind, self._draws, Same(self._logs), self._finds_end, metrics, by_xla),
+            (Same(self._step), fold, kind, self._draws, Same(self._logs), self._finds_end, metrics),
             lambda: EvaluationFunctions(
                 self._step,
                 state.metrics,
@@ -438,7 +394,6 @@ class SnapshotEvaluator:
                 draws=self._draws,
                 logs=self._logs,
                 finds_end=self._finds_end,
-                by_xla=by_xla,
             ),
         )
 

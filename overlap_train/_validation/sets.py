@@ -23,6 +23,7 @@ from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.evaluation_by_xla import XlaEvaluator, may_evaluate
 from overlap_train._validation.live import KerasEvaluation, LiveRunner, WaitingRunner
 from overlap_train._validation.pending import NamedRunner, Runner
 from overlap_train._validation.pool import WorkerPool
@@ -248,19 +249,15 @@ def _evaluators(
     request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
 ) -> dict[str, SnapshotEvaluator]:
     """Returns what evaluates the sets that need not be live."""
-    return {
-        each.name: SnapshotEvaluator(
-            request.model,
-            state,
-            each.step,
-            each.batches,
-            batch_by_batch=request.listened,
-            by_device=bool(request.settings.devices),
-            runs_by_xla=request.runs_by_xla,
-        )
-        for each in prepared
-        if each.live is None and each.step is not None and each.batches is not None
-    }
+    model, runs = request.model, 0 if request.listened else request.runs_by_xla
+    options = {"batch_by_batch": request.listened, "by_device": bool(request.settings.devices)}
+    evaluators: dict[str, SnapshotEvaluator] = {}
+    for each in prepared:
+        if each.live is None and each.step is not None and each.batches is not None:
+            by_xla = runs and may_evaluate(model, each.step, each.batches, runs)
+            make: Callable[..., SnapshotEvaluator] = XlaEvaluator if by_xla else SnapshotEvaluator
+            evaluators[each.name] = make(model, state, each.step, each.batches, **options)
+    return evaluators
 
 
 def _live_runner(

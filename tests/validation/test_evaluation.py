@@ -9,6 +9,7 @@ from overlap_train._data.validation_data import ValidationSource, make_batches, 
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.evaluation_by_xla import XlaEvaluator, may_evaluate
 from overlap_train._validation.validation_step import trace_validation
 from tests.networks import arrays, crossentropy
 from tests.pools import sequential
@@ -16,14 +17,16 @@ from tests.pools import sequential
 X, Y = arrays(70)
 
 
-def evaluator_of(model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, **options):
+def evaluator_of(
+    model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, kind=SnapshotEvaluator, **options
+):
     given = ValidationSource(lambda: recognize(*data, batch_size=batch_size))
     batches = make_batches(given, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
     traced = trace_validation(
         model, step or model.test_step, batches.element_spec, preparation=batches.preparation
     )
     state = ModelState(model, traced.variables)
-    return state, batches, SnapshotEvaluator(model, state, traced, batches, **options)
+    return state, batches, kind(model, state, traced, batches, **options)
 
 
 def built(build=sequential):
@@ -65,16 +68,16 @@ def perceptron(metrics=("accuracy",)):
 
 
 @pytest.mark.parametrize("rows", [70, 64])
-def test_xla_evaluates_the_full_batches_of_arrays_behind_a_training_that_it_compiles(rows):
+def test_xla_evaluates_the_full_batches_of_arrays(rows):
     model, data = perceptron(), (X[:rows], Y[:rows], np.linspace(0, 1, rows))
-    state, batches, evaluator = evaluator_of(model, data, runs_by_xla=10_000)
+    state, batches, evaluator = evaluator_of(model, data, kind=XlaEvaluator)
     values, expected = state.read(), model.evaluate(*data[:2], 16, 0, data[2], return_dict=True)
     model.fit(X, Y, verbose=0)
     evaluator.warm_up(values)
     for parts in (1, 3):
         merged = evaluator.merge(in_parts(evaluator, batches, values, parts), values)
         assert_logs_equal(merged.metrics, expected)
-    assert evaluator._part is evaluator._functions.part_by_xla
+    assert evaluator._by_xla
 
 
 def closeness(y_true, y_pred):
@@ -82,22 +85,28 @@ def closeness(y_true, y_pred):
 
 
 @pytest.mark.parametrize(
-    "case",
+    ("case", "chosen"),
     [
-        {"runs_by_xla": 100},
-        {"rows": 10},
-        {"x": np.where(X > 2, np.nan, X)},
-        {"y": np.where(Y == 0, -1, Y)},
-        {"preprocess": lambda x, y: (x, y)},
-        {"batch_by_batch": True},
-        {"metrics": [closeness]},
+        ({}, True),
+        ({"runs": 100}, False),
+        ({"rows": 10}, False),
+        ({"preprocess": lambda x, y: (x, y)}, False),
+        ({"metrics": [closeness]}, False),
     ],
 )
-def test_xla_evaluates_only_what_it_computes_as_keras_does(case):
-    options = {"rows": 70, "x": X, "y": Y, "metrics": ["accuracy"], "runs_by_xla": 10_000} | case
-    rows, x, y, metrics = (options.pop(name) for name in ("rows", "x", "y", "metrics"))
-    _, _, evaluator = evaluator_of(perceptron(metrics), (x[:rows], y[:rows]), **options)
-    assert evaluator._part is evaluator._functions.part
+def test_xla_evaluates_only_what_it_computes_as_keras_does(case, chosen):
+    options = {"rows": 70, "metrics": ["accuracy"], "runs": 10_000, "preprocess": None} | case
+    model, rows = perceptron(options["metrics"]), options["rows"]
+    data = (X[:rows], Y[:rows])
+    _, batches, evaluator = evaluator_of(model, data, preprocess=options["preprocess"])
+    assert may_evaluate(model, evaluator._step, batches, options["runs"]) == chosen
+
+
+def test_what_xla_would_not_notice_in_the_data_is_evaluated_without_it():
+    data = (np.where(X > 2, np.nan, X), Y)
+    state, batches, evaluator = evaluator_of(perceptron(), data, kind=XlaEvaluator)
+    in_parts(evaluator, batches, state.read(), 2)
+    assert not evaluator._by_xla
 
 
 def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched(evaluated):
