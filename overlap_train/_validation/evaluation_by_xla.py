@@ -17,7 +17,7 @@ from overlap_train._snapshot import ModelState, Values
 from overlap_train._training.execution import pays_for_xla
 from overlap_train._training.xla import is_harmless, may_compile
 from overlap_train._validation.evaluation import (
-    EvaluationFunctions,
+    PartFunctions,
     SnapshotEvaluator,
     State,
     compile_for,
@@ -44,10 +44,9 @@ class XlaEvaluator(SnapshotEvaluator):
         model: keras.Model,
         state: ModelState,
         step: ValidationStep,
-        batches: ArrayBatches,
-        **options: Any,
+        batches: Any,
     ) -> None:
-        super().__init__(model, state, step, batches, **options)
+        super().__init__(model, state, step, batches)
         key = ("by XLA", Same(self._functions))
         compile_part = functools.partial(_compile_part, self._functions, batches.fold)
         self._part_by_xla = Traces.of(model, "test").get(key, compile_part)
@@ -70,7 +69,7 @@ class XlaEvaluator(SnapshotEvaluator):
         return super()._run(*arguments)
 
 
-def _compile_part(functions: EvaluationFunctions, fold: ArrayFold) -> Any:
+def _compile_part(functions: PartFunctions, fold: ArrayFold) -> Any:
     """Returns what `functions.part` is, with the full batches compiled by XLA, which knows their size."""
     always_full = dataclasses.replace(fold, all_full=True)
 

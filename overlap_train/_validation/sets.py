@@ -23,6 +23,7 @@ from overlap_train._support import fit_arguments
 from overlap_train._support.reasons import Reason
 from overlap_train._training.settings import TrainerSettings
 from overlap_train._validation.evaluation import SnapshotEvaluator
+from overlap_train._validation.evaluation_by_batches import BatchEvaluator
 from overlap_train._validation.evaluation_by_xla import XlaEvaluator, may_evaluate
 from overlap_train._validation.live import KerasEvaluation, LiveRunner, WaitingRunner
 from overlap_train._validation.pending import NamedRunner, Runner
@@ -249,15 +250,40 @@ def _evaluators(
     request: SetRequest, prepared: Sequence[PreparedSet], state: ModelState
 ) -> dict[str, SnapshotEvaluator]:
     """Returns what evaluates the sets that need not be live."""
-    model, runs = request.model, 0 if request.listened else request.runs_by_xla
-    options = {"batch_by_batch": request.listened, "by_device": bool(request.settings.devices)}
-    evaluators: dict[str, SnapshotEvaluator] = {}
-    for each in prepared:
-        if each.live is None and each.step is not None and each.batches is not None:
-            by_xla = runs and may_evaluate(model, each.step, each.batches, runs)
-            make: Callable[..., SnapshotEvaluator] = XlaEvaluator if by_xla else SnapshotEvaluator
-            evaluators[each.name] = make(model, state, each.step, each.batches, **options)
-    return evaluators
+    return {
+        each.name: make_evaluator(
+            request.model,
+            state,
+            each.step,
+            each.batches,
+            by_device=bool(request.settings.devices),
+            listened=request.listened,
+            runs_by_xla=request.runs_by_xla,
+        )
+        for each in prepared
+        if each.live is None and each.step is not None and each.batches is not None
+    }
+
+
+def make_evaluator(
+    model: keras.Model,
+    state: ModelState,
+    step: ValidationStep,
+    batches: Batches,
+    *,
+    by_device: bool = False,
+    listened: bool = False,
+    runs_by_xla: int = 0,
+) -> SnapshotEvaluator:
+    """Returns what evaluates a set: of parts, on devices of their own if `by_device`, or of batches.
+
+    With `listened` a callback is told of each batch.
+    """
+    arguments = model, state, step, batches
+    if listened or isinstance(batches, StreamedBatches):
+        return BatchEvaluator(*arguments, by_device=by_device, listened=listened)
+    by_xla = runs_by_xla and may_evaluate(model, step, batches, runs_by_xla)
+    return XlaEvaluator(*arguments) if by_xla else SnapshotEvaluator(*arguments)
 
 
 def _live_runner(

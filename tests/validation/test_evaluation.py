@@ -8,8 +8,8 @@ import tensorflow as tf
 from overlap_train._data.validation_data import ValidationSource, make_batches, split_batches
 from overlap_train._keras.data import recognize
 from overlap_train._snapshot import ModelState
-from overlap_train._validation.evaluation import SnapshotEvaluator
 from overlap_train._validation.evaluation_by_xla import XlaEvaluator, may_evaluate
+from overlap_train._validation.sets import make_evaluator
 from overlap_train._validation.validation_step import trace_validation
 from tests.networks import arrays, crossentropy
 from tests.pools import sequential
@@ -18,7 +18,7 @@ X, Y = arrays(70)
 
 
 def evaluator_of(
-    model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, kind=SnapshotEvaluator, **options
+    model, data=(X, Y, None), *, batch_size=16, step=None, preprocess=None, kind=make_evaluator, **options
 ):
     given = ValidationSource(lambda: recognize(*data, batch_size=batch_size))
     batches = make_batches(given, steps=None, cache_bytes=1 << 30, preprocess=preprocess)
@@ -153,7 +153,7 @@ def test_the_next_evaluation_of_the_same_step_compiles_nothing_and_reads_the_new
     traced = trace_validation(model, step, batches[0].element_spec)
     state = ModelState(model, traced.variables)
     values, seen = state.read(), len(traces)
-    evaluators = [SnapshotEvaluator(model, state, traced, each) for each in batches]
+    evaluators = [make_evaluator(model, state, traced, each) for each in batches]
     for evaluator, each, rows in zip(evaluators, batches, data, strict=True):
         actual = evaluator.merge(in_parts(evaluator, each, values, 2), values).metrics
         assert_logs_equal(actual, model.evaluate(*rows, verbose=0, return_dict=True))
@@ -172,7 +172,7 @@ def test_batches_of_two_sizes_share_a_step_and_are_each_taken():
     for kind, rows in zip(kinds, (60, 64), strict=True):
         given = ValidationSource(lambda kind=kind: recognize(kind))
         batches = make_batches(given, steps=None, cache_bytes=0)
-        evaluator = SnapshotEvaluator(model, state, trace, batches)
+        evaluator = make_evaluator(model, state, trace, batches)
         values = state.read()
         result = evaluator.merge([evaluator.evaluate(values, batches.begin())], values)
         expected = model.evaluate(X[:rows], Y[:rows], batch_size=rows, verbose=0, return_dict=True)
