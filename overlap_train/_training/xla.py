@@ -91,7 +91,7 @@ def _may_exceed_tables(tensors: Any, graph: Any) -> bool:
     """Whether an index may be no row of an embedding, or a label no class: an error without XLA."""
     data = dict(zip((spec.name for spec in graph.inputs), tf.nest.flatten(tensors), strict=False))
     for operation in graph.get_operations():
-        if operation.type not in ("GatherV2", "SparseSoftmaxCrossEntropyWithLogits"):
+        if operation.type not in ("GatherV2", "InTopKV2", "SparseSoftmaxCrossEntropyWithLogits"):
             continue
         table, index = operation.inputs[:2]
         while index.op.type in _SAME_INDEX:

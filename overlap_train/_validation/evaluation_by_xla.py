@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from overlap_train._data.validation_data import ArrayBatches, ArrayFold, Batches
+from overlap_train._inspection.traced import trace
 from overlap_train._inspection.traces import Same, Traces
 from overlap_train._snapshot import ModelState, Values
 from overlap_train._training.execution import pays_for_xla
@@ -20,7 +22,6 @@ from overlap_train._validation.evaluation import (
     PartFunctions,
     SnapshotEvaluator,
     State,
-    compile_for,
 )
 from overlap_train._validation.validation_step import ValidationStep
 
@@ -36,7 +37,8 @@ def may_evaluate(model: keras.Model, step: ValidationStep, batches: Batches, run
 class XlaEvaluator(SnapshotEvaluator):
     """Evaluates snapshots on arrays; XLA compiles the full batches of a part, unless the data forbids it.
 
-    The data is looked at when it is due to be read, with the first part.
+    The data is looked at when it is due to be read, with the first part. A part whose metrics are not finite
+    is evaluated again by TensorFlow, which takes NaN otherwise.
     """
 
     def __init__(
@@ -50,10 +52,13 @@ class XlaEvaluator(SnapshotEvaluator):
         key = ("by XLA", Same(self._functions))
         compile_part = functools.partial(_compile_part, self._functions, batches.fold)
         self._part_by_xla = Traces.of(model, "test").get(key, compile_part)
-        self._by_xla: bool | None = None  # until the data has been looked at
+        # None until the data has been looked at.
+        self._by_xla: bool | None = None if self._part_by_xla is not None else False
 
     def warm_up(self, values: Values) -> None:
         super().warm_up(values)
+        if self._part_by_xla is None:
+            return
         number = tf.constant(0, tf.int64)
         with contextlib.suppress(tf.errors.OpError):  # which the first evaluation finds, too
             self._part_by_xla(self._variables(values), self._batches.blank_rows, number, number)
@@ -63,14 +68,20 @@ class XlaEvaluator(SnapshotEvaluator):
             self._by_xla = is_harmless(self._batches.held, self._step.step.graph)
         if self._by_xla:
             try:
-                return self._part_by_xla(*arguments)
+                state, logs = self._part_by_xla(*arguments)
             except tf.errors.OpError:
                 self._by_xla = False  # XLA cannot compile the step; an error of the data comes again
+            else:
+                if all(np.isfinite(value.numpy()).all() for value in state):
+                    return state, logs
         return super()._run(*arguments)
 
 
 def _compile_part(functions: PartFunctions, fold: ArrayFold) -> Any:
-    """Returns what `functions.part` is, with the full batches compiled by XLA, which knows their size."""
+    """Returns what `functions.part` is, with the full batches compiled by XLA, which knows their size.
+
+    None if the data does not fit, which the first validation will say as Keras does.
+    """
     always_full = dataclasses.replace(fold, all_full=True)
 
     def part(
@@ -89,4 +100,4 @@ def _compile_part(functions: PartFunctions, fold: ArrayFold) -> Any:
         logs = functions.loop(handles, fold, data, full, stop)
         return functions.read(handles), logs
 
-    return compile_for(part, *functions.part.structured_input_signature[0])
+    return trace(part, *functions.part.structured_input_signature[0])

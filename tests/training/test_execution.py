@@ -278,6 +278,14 @@ def test_labels_of_a_sequence_are_looked_at_too(label):
     assert is_compiled(model, make_feed(data, lambda size: True)) == (label < 4)
 
 
+@pytest.mark.parametrize("label", [3, 4])
+def test_labels_that_a_metric_alone_looks_up_are_looked_at_too(label):
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(4)])
+    model.compile("sgd", "mse", metrics=[keras.metrics.SparseTopKCategoricalAccuracy(2)])
+    data = recognize(networks.arrays(64)[0], np.full((64, 1), label), batch_size=32, shuffle=True)
+    assert is_compiled(model, make_feed(data, lambda size: True)) == (label < 4)
+
+
 def test_xla_is_not_chosen_where_an_index_is_computed():
     layers = [keras.layers.Rescaling(2), keras.layers.Embedding(20, 6), keras.layers.Flatten()]
     model = keras.Sequential([keras.Input((12,)), *layers, keras.layers.Dense(4)])

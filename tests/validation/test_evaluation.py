@@ -11,8 +11,9 @@ from overlap_train._snapshot import ModelState
 from overlap_train._validation.evaluation_by_xla import XlaEvaluator, may_evaluate
 from overlap_train._validation.sets import make_evaluator
 from overlap_train._validation.validation_step import trace_validation
-from tests.networks import arrays, crossentropy
+from tests.networks import arrays
 from tests.pools import sequential
+from tests.training.test_execution import perceptron
 
 X, Y = arrays(70)
 
@@ -42,7 +43,7 @@ def in_parts(evaluator, batches, values, parts):
 def assert_logs_equal(actual, expected):
     assert set(actual) == set(expected)
     for name in expected:
-        assert actual[name] == pytest.approx(expected[name], rel=1e-5), name
+        assert actual[name] == pytest.approx(expected[name], rel=1e-5, nan_ok=True), name
 
 
 @pytest.mark.by_default("2")
@@ -56,15 +57,6 @@ def test_parts_add_up_to_evaluate(parts, evaluated):
     assert evaluator.indivisible is None
     for left, theirs in zip(merged.metric_state, state.read_metrics(), strict=True):
         np.testing.assert_allclose(left, theirs, rtol=1e-5)
-
-
-def perceptron(metrics=("accuracy",)):
-    keras.utils.set_random_seed(7)
-    layers = [keras.layers.Dense(8, "relu"), keras.layers.BatchNormalization(), keras.layers.Dense(4)]
-    model = keras.Sequential([keras.Input((12,)), *layers])
-    model.compile("sgd", crossentropy(), metrics=list(metrics))
-    model.fit(X, Y, verbose=0)
-    return model
 
 
 @pytest.mark.parametrize("rows", [70, 64])
@@ -96,17 +88,24 @@ def closeness(y_true, y_pred):
 )
 def test_xla_evaluates_only_what_it_computes_as_keras_does(case, chosen):
     options = {"rows": 70, "metrics": ["accuracy"], "runs": 10_000, "preprocess": None} | case
-    model, rows = perceptron(options["metrics"]), options["rows"]
+    model, rows = perceptron(metrics=options["metrics"]), options["rows"]
     data = (X[:rows], Y[:rows])
     _, batches, evaluator = evaluator_of(model, data, preprocess=options["preprocess"])
     assert may_evaluate(model, evaluator._step, batches, options["runs"]) == chosen
 
 
-def test_what_xla_would_not_notice_in_the_data_is_evaluated_without_it():
-    data = (np.where(X > 2, np.nan, X), Y)
-    state, batches, evaluator = evaluator_of(perceptron(), data, kind=XlaEvaluator)
-    in_parts(evaluator, batches, state.read(), 2)
-    assert not evaluator._by_xla
+@pytest.mark.parametrize("x", [np.where(X > 2, np.nan, X), 3e38 * np.sign(X)])
+def test_nan_in_the_data_or_made_by_the_model_is_evaluated_without_xla(x):
+    model = perceptron()
+    state, batches, evaluator = evaluator_of(model, (x, Y), kind=XlaEvaluator)
+    values = state.read()
+    merged = evaluator.merge(in_parts(evaluator, batches, values, 2), values)
+    assert_logs_equal(merged.metrics, model.evaluate(x, Y, 16, 0, return_dict=True))
+
+
+def test_what_cannot_be_traced_for_full_batches_is_left_to_the_first_evaluation():
+    _, _, evaluator = evaluator_of(perceptron(), (X, Y, np.ones((70, 3))), kind=XlaEvaluator)
+    assert evaluator._part_by_xla is None
 
 
 def test_it_is_the_snapshot_that_is_evaluated_and_the_model_stays_untouched(evaluated):
