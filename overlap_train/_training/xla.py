@@ -101,7 +101,7 @@ def _may_exceed_tables(tensors: Any, graph: Any) -> bool:
             table = table.op.inputs[0]
         end = table.shape[axis] or 0
         values = data[index.name].numpy() if index.name in data else None
-        in_range = values is not None and values.min() >= 0 and values.max() < end
+        in_range = values is not None and (not values.size or (values.min() >= 0 and values.max() < end))
         if table.dtype.is_floating and not in_range:  # from integers, such as shapes, no data chooses
             return True
     return False
